@@ -1,0 +1,181 @@
+"""The noise worlds: attention over one modality after its keys and values were replaced.
+
+Two ways to the same thing. `closed_form` never makes a noise key: for i.i.d. Gaussian keys the scores are
+i.i.d. normal, and given the weights the weighted noise values are one normal vector (exact in law, and the
+cheap one). `materialised` makes the noise tensors as the paper does; it is the oracle, and the only way for
+distributions whose scores have no closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heal.analysis.moments import SETS, Moments
+from heal.analysis.noise import Noise
+from heal.analysis.split import Partial, Regions, attention_scores, group, split_attention, weighted_values
+from heal.errors import ConfigError
+
+Masking = Literal["gaussian", "zero", "uniform", "swap"]
+Covariance = Literal["diagonal", "full"]
+MASKINGS: tuple[str, ...] = get_args(Masking)
+COVARIANCES: tuple[str, ...] = get_args(Covariance)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """One query position against a cache: what every counterfactual starts from."""
+
+    query: Float[Tensor, "rows heads dim"]
+    key: Float[Tensor, "rows kv_heads positions dim"]
+    value: Float[Tensor, "rows kv_heads positions dim"]
+    regions: Regions
+    scale: float
+
+    def split(self) -> list[Partial]:
+        return split_attention(self.query, self.key, self.value, self.regions, self.scale)
+
+
+def noise_partials(
+    at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
+) -> list[Partial]:
+    """The visual and the language partial of the noise world, by the cheapest exact way."""
+    if masking == "zero":
+        return [_zero(at, moments, name) for name in range(SETS)]
+    if masking == "gaussian" and covariance == "diagonal":
+        return _gaussian(at, moments, noise)
+    if masking == "gaussian":
+        return [_gaussian_full(at, moments, name, noise) for name in range(SETS)]
+    return materialised_partials(at, moments, masking, noise, covariance)
+
+
+def _zero(at: Attended, moments: Moments, name: int) -> Partial:
+    count = moments.count[:, name, None].expand(-1, at.query.shape[1])
+    return Partial(torch.zeros_like(at.query, dtype=torch.float32), count.log())
+
+
+def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
+    rows, heads, dim = at.query.shape
+    query = group(at.query.float(), at.key.shape[1])
+    mean_key, mean_value = moments.mean.unbind(3)
+    variance_key, variance_value = moments.variance.unbind(3)
+    centre = torch.matmul(query, mean_key.permute(0, 2, 3, 1)).flatten(1, 2) * at.scale
+    spread = torch.matmul(query.square(), variance_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt() * at.scale
+    partials = []
+    for name in range(SETS):
+        lse, concentration = _weights(spread[..., name], at.regions, name, noise)
+        sample = noise.normal((heads,), dim, name, 1)
+        value = _per_query_head(variance_value[:, name].sqrt(), heads) * sample
+        value = _per_query_head(mean_value[:, name], heads) + concentration.unsqueeze(-1) * value
+        partials.append(Partial(value, centre[..., name] + lse))
+    return partials
+
+
+def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> Partial:
+    """Full covariance for the price of one more pass over V.
+
+    qᵀΣ_K q is the variance of the real scores, and Xᵀg/√n with normal g is a draw with the covariance of X.
+    """
+    heads = at.query.shape[1]
+    mask = at.regions.masks[:, name, None, None]
+    count = moments.count[:, name]
+    n = count.clamp(min=1)[:, None, None, None]
+    scores = attention_scores(at.query, at.key, at.scale).masked_fill(~mask, 0.0)
+    centre = scores.sum(-1, keepdim=True) / n
+    spread = (((scores - centre).square() * mask).sum(-1, keepdim=True) / n).sqrt()
+    lse, concentration = _weights(spread.flatten(1), at.regions, name, noise)
+    ordinal = (at.regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
+    draw = noise.normal((heads,), at.regions.length, name, 1)[:, ordinal].transpose(0, 1)
+    draw = draw.view(scores.shape) * mask
+    mean = moments.mean[:, name, :, 1].unsqueeze(2)
+    sample = (weighted_values(draw, at.value) - draw.sum(-1, keepdim=True) * mean) / n.sqrt()
+    value = _per_query_head(mean.squeeze(2), heads) + concentration.unsqueeze(-1) * sample.flatten(1, 2)
+    return Partial(value, centre.flatten(1) + lse)
+
+
+def _weights(spread: Tensor, regions: Regions, name: int, noise: Noise) -> tuple[Tensor, Tensor]:
+    """log Σw and √Σw²/Σw of w_j = exp(spread·ε_j), over as many draws as the row has positions."""
+    longest = max(regions.longest(name), 1)
+    scores = spread.unsqueeze(-1) * noise.normal((spread.shape[1],), longest, name, 0)
+    if not regions.even(name) or regions.longest(name) == 0:
+        count = torch.tensor([row[name] for row in regions.counts], device=spread.device)
+        beyond = torch.arange(longest, device=spread.device) >= count[:, None]
+        scores.masked_fill_(beyond[:, None], -torch.inf)
+    top = scores.amax(-1, keepdim=True)
+    top.masked_fill_(top == -torch.inf, 0.0)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1)
+    concentration = torch.linalg.vector_norm(weights, dim=-1) / total.clamp(min=torch.finfo(total.dtype).tiny)
+    return total.log() + top.squeeze(-1), concentration
+
+
+def _per_query_head(states: Float[Tensor, "rows kv_heads dim"], heads: int) -> Tensor:
+    return states.repeat_interleave(heads // states.shape[1], dim=1) if states.shape[1] != heads else states
+
+
+def materialised_partials(
+    at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
+) -> list[Partial]:
+    """The same worlds with the noise keys and values really made."""
+    key, value, regions = materialise(at, moments, masking, noise, covariance)
+    return split_attention(at.query, key, value, regions, at.scale)[:SETS]
+
+
+def materialise(
+    at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
+) -> tuple[Tensor, Tensor, Regions]:
+    """Noise keys and values for every visual and language position, with the regions they stand in."""
+    if masking == "swap":
+        donor = swap_donor(at.query.shape[0])
+        return at.key[donor], at.value[donor], at.regions.select(donor)
+    key, value = at.key.float().clone(), at.value.float().clone()
+    for name in range(SETS):
+        mask = at.regions.masks[:, name, None, :, None]
+        for which, states in enumerate((key, value)):
+            fake = _fake(states, moments, name, which, at.regions, masking, noise, covariance)
+            states.copy_(torch.where(mask, fake, states))
+    return key, value, at.regions
+
+
+def _fake(
+    states: Tensor,
+    moments: Moments,
+    name: int,
+    which: int,
+    regions: Regions,
+    masking: Masking,
+    noise: Noise,
+    covariance: Covariance,
+) -> Tensor:
+    if masking == "zero":
+        return torch.zeros_like(states)
+    _, kv_heads, length, dim = states.shape
+    mean = moments.mean[:, name, :, which].unsqueeze(2)
+    # the j-th position of the modality takes the j-th draw, wherever padding put it
+    ordinal = (regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
+    if covariance == "full" and masking == "gaussian":
+        centred = (states - mean) * regions.masks[:, name, None, :, None]
+        draws = noise.normal((kv_heads, length), length, name, which)
+        n = moments.count[:, name, None, None, None].clamp(min=1)
+        return mean + torch.matmul(_pairs(draws, ordinal), centred) / n.sqrt()
+    draw = noise.normal if masking == "gaussian" else noise.uniform
+    draws = draw((kv_heads, dim), length, name, which)[:, :, ordinal].permute(2, 0, 3, 1)
+    return mean + moments.variance[:, name, :, which].sqrt().unsqueeze(2) * draws
+
+
+def _pairs(draws: Tensor, ordinal: Tensor) -> Tensor:
+    """draws [kv_heads, n, n] looked up by each row's ordinals on both sides -> [rows, kv_heads, n, n]."""
+    return torch.stack([draws[:, row][:, :, row] for row in ordinal])
+
+
+def swap_donor(rows: int) -> list[int]:
+    """Row r takes the tokens of row r − 1, the first those of the last."""
+    if rows < 2:
+        raise ConfigError(
+            "swap needs another sample in the batch: give at least two rows, or use gaussian, zero or uniform"
+        )
+    return [rows - 1, *range(rows - 1)]

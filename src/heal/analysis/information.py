@@ -1,0 +1,97 @@
+"""What a head carries: similarities between its counterfactual outputs, and their differences in differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heal.analysis.split import LANGUAGE, VISUAL, Partial, merge
+
+Measure = Literal["cosine", "l2", "cosine+l2"]
+MEASURES: tuple[str, ...] = get_args(Measure)
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Information that heads carry: visual, language, synergy and total (synergy = total − visual − language)."""
+
+    visual: Float[Tensor, "*heads"]
+    language: Float[Tensor, "*heads"]
+    total: Float[Tensor, "*heads"]
+
+    @property
+    def synergy(self) -> Float[Tensor, "*heads"]:
+        return self.total - self.visual - self.language
+
+    @property
+    def alpha_vis(self) -> Float[Tensor, "*heads"]:
+        """The visual share of the mix, where there is one; NaN elsewhere."""
+        mixed = (self.visual > 0) & (self.language > 0)
+        return torch.where(mixed, self.visual / (self.visual + self.language), torch.nan)
+
+
+def similarity(
+    a: Float[Tensor, "*heads dim"], b: Float[Tensor, "*heads dim"], measure: Measure = "cosine"
+) -> Float[Tensor, "*heads"]:
+    """1 for equal vectors. cosine: (1 + cos)/2. l2: 2σ(−‖a−b‖ / (‖a‖+‖b‖)). cosine+l2: their mean.
+
+    The sigmoid is doubled so that equal vectors give 1 here too, and nothing replaced means no information.
+    """
+    a, b = a.float(), b.float()
+    if measure == "cosine":
+        return (1 + _cosine(a, b)) / 2
+    norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
+    distance = torch.linalg.vector_norm(a - b, dim=-1) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+    l2 = 2 * torch.sigmoid(-distance)
+    return l2 if measure == "l2" else ((1 + _cosine(a, b)) / 2 + l2) / 2
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """cos with the cosine of a zero vector defined as 0."""
+    dot = (a * b).sum(-1)
+    norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
+    return (dot / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(-1, 1)
+
+
+def difference_in_differences(
+    h11: Float[Tensor, "*heads dim"],
+    h01: Float[Tensor, "*heads dim"],
+    h10: Float[Tensor, "*heads dim"],
+    h00: Float[Tensor, "*heads dim"],
+    measure: Measure = "cosine",
+) -> HeadScores:
+    """Scores from the four states: first index visual, second language; 0 means replaced by noise."""
+    neither = similarity(h11, h00, measure)
+    return HeadScores(
+        visual=similarity(h11, h10, measure) - neither,
+        language=similarity(h11, h01, measure) - neither,
+        total=1 - neither,
+    )
+
+
+def scores_from_partials(
+    real: Sequence[Partial], noise: Sequence[Partial], measure: Measure = "cosine"
+) -> HeadScores:
+    """Two passes instead of four: every state is a merge of real or noise partials with whatever is neutral."""
+    rest = list(real[LANGUAGE + 1 :])
+    return difference_in_differences(
+        merge(real),
+        merge([noise[VISUAL], real[LANGUAGE], *rest]),
+        merge([real[VISUAL], noise[LANGUAGE], *rest]),
+        merge([noise[VISUAL], noise[LANGUAGE], *rest]),
+        measure,
+    )
+
+
+def mean_scores(draws: Sequence[HeadScores]) -> HeadScores:
+    """The average over several noise draws."""
+    if len(draws) == 1:
+        return draws[0]
+    return HeadScores(
+        *(torch.stack([getattr(d, name) for d in draws]).mean(0) for name in ("visual", "language", "total"))
+    )

@@ -1,0 +1,114 @@
+"""First and second moments of cached keys and values, a set of positions at a time.
+
+They are kept as running mean and sum of squared deviations (Welford), because keys with a large bias would
+lose their variance in a difference of sums, and because recomputing them from the cache at every step
+would cost more than the whole method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heal.analysis.split import Regions
+
+SETS = 2  # visual and language: neutral positions are never replaced, so they need no moments
+
+
+@dataclass
+class Moments:
+    """count [rows, sets]; mean and squared [rows, sets, kv_heads, 2 (key, value), dim]."""
+
+    count: Float[Tensor, "rows sets"]
+    mean: Float[Tensor, "rows sets kv_heads two dim"]
+    squared: Float[Tensor, "rows sets kv_heads two dim"]
+
+    @classmethod
+    def of(
+        cls,
+        key: Float[Tensor, "rows kv_heads positions dim"],
+        value: Float[Tensor, "rows kv_heads positions dim"],
+        regions: Regions,
+    ) -> Moments:
+        """From the cache, in one go (prompts, and windows that slide)."""
+        count = regions.masks[:, :SETS].sum(-1).float()
+        pairs = [_moments_of(states, regions, count) for states in (key, value)]
+        mean, squared = (torch.stack([pair[i] for pair in pairs], dim=3) for i in (0, 1))
+        return cls(count, mean, squared)
+
+    def append(
+        self,
+        key: Float[Tensor, "rows kv_heads dim"],
+        value: Float[Tensor, "rows kv_heads dim"],
+        member: Bool[Tensor, "rows sets"],
+    ) -> None:
+        """One position more, in place."""
+        weight = member[:, :SETS].to(self.count.dtype)
+        self.count += weight
+        new = torch.stack([key, value], dim=2).float().unsqueeze(1)
+        delta = new - self.mean
+        self.mean += delta * (weight / self.count.clamp(min=1))[..., None, None, None]
+        self.squared += delta * (new - self.mean) * weight[..., None, None, None]
+
+    def remove(
+        self,
+        key: Float[Tensor, "rows kv_heads dim"],
+        value: Float[Tensor, "rows kv_heads dim"],
+        member: Bool[Tensor, "rows sets"],
+    ) -> None:
+        """The inverse of `append`, in place."""
+        weight = member[:, :SETS].to(self.count.dtype)
+        self.count -= weight
+        old = torch.stack([key, value], dim=2).float().unsqueeze(1)
+        delta = old - self.mean
+        self.mean -= delta * (weight / self.count.clamp(min=1))[..., None, None, None]
+        self.squared -= delta * (old - self.mean) * weight[..., None, None, None]
+        empty = (self.count == 0)[..., None, None, None]
+        self.mean.masked_fill_(empty, 0.0)
+        self.squared.masked_fill_(empty, 0.0).clamp_(min=0.0)
+
+    def select(self, rows: Tensor) -> Moments:
+        """`rows` on the device of the moments."""
+        return Moments(*(t.index_select(0, rows) for t in (self.count, self.mean, self.squared)))
+
+    @property
+    def variance(self) -> Float[Tensor, "rows sets kv_heads two dim"]:
+        return self.squared / self.count.clamp(min=1)[..., None, None, None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.count, self.mean, self.squared))
+
+
+def _moments_of(states: Tensor, regions: Regions, count: Tensor) -> tuple[Tensor, Tensor]:
+    if regions.spans is not None:
+        return _moments_by_spans(states, regions.spans, count)
+    masks = regions.masks[:, :SETS].to(torch.float32)
+    states = states.float()
+    n = count.clamp(min=1)[:, :, None, None]
+    mean = torch.einsum("bml,bhld->bmhd", masks, states) / n
+    squared = [
+        torch.einsum("bl,bhld->bhd", masks[:, m], (states - mean[:, m, :, None]).square()) for m in range(SETS)
+    ]
+    return mean, torch.stack(squared, dim=1)
+
+
+def _moments_by_spans(
+    states: Tensor, spans: tuple[tuple[int, int, int], ...], count: Tensor
+) -> tuple[Tensor, Tensor]:
+    shape = (states.shape[0], states.shape[1], states.shape[3])
+    means, squares = [], []
+    for name in range(SETS):
+        slices = [states[:, :, a:b].float() for a, b, owner in spans if owner == name]
+        n = count[:, name].clamp(min=1)[:, None, None]
+        mean = sum((s.sum(2) for s in slices), start=states.new_zeros(shape, dtype=torch.float32)) / n
+        squared = sum(
+            ((s - mean[:, :, None]).square().sum(2) for s in slices),
+            start=states.new_zeros(shape, dtype=torch.float32),
+        )
+        means.append(mean)
+        squares.append(squared)
+    return torch.stack(means, dim=1), torch.stack(squares, dim=1)

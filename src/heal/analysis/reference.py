@@ -1,0 +1,92 @@
+"""The paper's batched tensors as they are: the oracle of the fast path, and the other side of the benchmark.
+
+Every step reads the whole cache for the moments, makes noise keys and values of the size of the cache, runs
+all four counterfactual states through ordinary attention with repeated heads, scales copies of V, and pushes
+an H × (H·d) matrix through o_proj. Slow and obvious; nothing here is shared with the fast path but the noise
+addresses, the distributions and the formulas of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heal.analysis.contribution import Replacement, contribution, replaced
+from heal.analysis.counterfactual import Attended, Covariance, Masking, materialise
+from heal.analysis.information import HeadScores, Measure, difference_in_differences
+from heal.analysis.moments import Moments
+from heal.analysis.noise import Noise
+from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL
+
+
+def reference_scores(
+    at: Attended, masking: Masking, noise: Noise, covariance: Covariance, measure: Measure
+) -> HeadScores:
+    """The four states as one batch of attention over [visual; language; neutral] keys."""
+    real = (at.key, at.value, at.regions.masks)
+    fake_key, fake_value, fake_regions = materialise(
+        at, Moments.of(at.key, at.value, at.regions), masking, noise, covariance
+    )
+    fake = (fake_key, fake_value, fake_regions.masks)
+    states = []
+    for visual, language in ((real, real), (fake, real), (real, fake), (fake, fake)):
+        parts = [(visual, VISUAL), (language, LANGUAGE)]
+        parts += [(real, NEUTRAL)] if at.regions.sets > NEUTRAL else []
+        states.append(
+            (
+                torch.cat([world[0].float() for world, _ in parts], dim=2),
+                torch.cat([world[1].float() for world, _ in parts], dim=2),
+                torch.cat([world[2][:, name] for world, name in parts], dim=1),
+            )
+        )
+    key, value, mask = (torch.cat([state[i] for state in states]) for i in range(3))
+    outputs = attend(at.query.float().repeat(4, 1, 1), key, value, mask, at.scale)
+    return difference_in_differences(*outputs.chunk(4), measure=measure)
+
+
+def reference_output(
+    at: Attended, beta: Float[Tensor, "rows heads"], gamma: Float[Tensor, "rows heads"]
+) -> Float[Tensor, "rows heads dim"]:
+    """softmax(qKᵀ/√d) [βV_vis; γV_lang] with the values really scaled."""
+    value = _repeated(at.value.float(), at.query.shape[1])
+    masks = at.regions.masks[:, :, None, :, None]
+    value = torch.where(masks[:, VISUAL], beta[..., None, None] * value, value)
+    value = torch.where(masks[:, LANGUAGE], gamma[..., None, None] * value, value)
+    return attend(at.query.float(), at.key.float(), value, at.regions.masks.any(1), at.scale)
+
+
+def reference_contribution(
+    outputs: Float[Tensor, "rows heads dim"],
+    residual: Float[Tensor, "rows hidden"],
+    project: Callable[[Tensor], Tensor],
+    replacement: Replacement,
+    noise: Noise,
+    measure: Measure,
+) -> Float[Tensor, "rows heads"]:
+    """Head by head replaced in the concatenated output, then o_proj and the residual."""
+    rows, heads, dim = outputs.shape
+    fake = replaced(outputs, replacement, noise)
+    swapped = outputs.float()[:, None].repeat(1, heads, 1, 1)
+    index = torch.arange(heads, device=outputs.device)
+    swapped[:, index, index] = fake
+    stream = residual.float() + project(outputs.reshape(rows, heads * dim)).float()
+    moved = residual.float()[:, None] + project(
+        swapped.view(rows, heads, heads * dim).to(outputs.dtype)
+    ).float()
+    return contribution(stream, moved - stream[:, None], measure)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Plain softmax attention of one query, heads repeated."""
+    heads = query.shape[1]
+    key, value = _repeated(key, heads), _repeated(value, heads)
+    scores = torch.matmul(key, query.unsqueeze(-1)).squeeze(-1) * scale
+    weights = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1).nan_to_num()
+    return torch.matmul(weights.unsqueeze(2), value).squeeze(2)
+
+
+def _repeated(states: Tensor, heads: int) -> Tensor:
+    return states.repeat_interleave(heads // states.shape[1], dim=1)

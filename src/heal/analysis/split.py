@@ -1,0 +1,216 @@
+"""Attention split by modality.
+
+A `Partial` is softmax attention over one set of positions alone: the weighted mean of its values and the
+logarithm of its normaliser. Partials of disjoint sets merge exactly into attention over their union, and
+because the normaliser stays a logarithm, no set can overflow or underflow another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+VISUAL, LANGUAGE, NEUTRAL = 0, 1, 2
+"""Sets of positions. Neutral positions (sinks, when asked for) are attended but never masked nor scaled."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention over one set: `value` is its own softmax mean, `lse` the log of its normaliser (−inf: empty)."""
+
+    value: Float[Tensor, "rows heads dim"]
+    lse: Float[Tensor, "rows heads"]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Which set every cached position belongs to, row by row; padding belongs to none.
+
+    The rest is the same knowledge on the host, so that no step has to wait for the device: `counts` by row
+    and set, and `spans`, a list of (start, stop, set), when all rows agree (slices are cheaper than masks).
+    """
+
+    masks: Bool[Tensor, "rows sets positions"]
+    counts: tuple[tuple[int, ...], ...]
+    spans: tuple[tuple[int, int, int], ...] | None
+
+    @classmethod
+    def of(cls, masks: Bool[Tensor, "rows sets positions"]) -> Regions:
+        counts = tuple(tuple(row) for row in masks.sum(-1).tolist())
+        return cls(masks, counts, _common_spans(masks))
+
+    @property
+    def length(self) -> int:
+        return self.masks.shape[-1]
+
+    @property
+    def sets(self) -> int:
+        return self.masks.shape[1]
+
+    def longest(self, name: int) -> int:
+        return max(row[name] for row in self.counts)
+
+    def even(self, name: int) -> bool:
+        return len({row[name] for row in self.counts}) == 1
+
+    def extended(self, owners: Sequence[int]) -> Regions:
+        """One position more, which belongs in each row to the set given (−1: to none)."""
+        member = torch.tensor([[m == owner for m in range(self.sets)] for owner in owners])
+        masks = torch.cat([self.masks, member.to(self.masks.device).unsqueeze(-1)], dim=-1)
+        counts = tuple(
+            tuple(n + (m == owner) for m, n in enumerate(row))
+            for row, owner in zip(self.counts, owners, strict=True)
+        )
+        spans = self.spans
+        if spans is not None:
+            spans = _grown(spans, self.length, owners[0]) if len(set(owners)) == 1 else None
+        return Regions(masks, counts, spans)
+
+    def select(self, rows: Sequence[int]) -> Regions:
+        index = torch.tensor(rows, device=self.masks.device)
+        return Regions(self.masks.index_select(0, index), tuple(self.counts[r] for r in rows), self.spans)
+
+
+def _grown(spans: tuple[tuple[int, int, int], ...], at: int, owner: int) -> tuple[tuple[int, int, int], ...]:
+    if owner < 0:
+        return spans
+    if spans and spans[-1][1] == at and spans[-1][2] == owner:
+        return (*spans[:-1], (spans[-1][0], at + 1, owner))
+    return (*spans, (at, at + 1, owner))
+
+
+def _common_spans(masks: Tensor) -> tuple[tuple[int, int, int], ...] | None:
+    if not bool((masks == masks[:1]).all()):
+        return None
+    first = masks[0]
+    owners = torch.where(first.any(0), first.to(torch.uint8).argmax(0), -1).tolist()
+    spans: tuple[tuple[int, int, int], ...] = ()
+    for at, owner in enumerate(owners):
+        spans = _grown(spans, at, owner)
+    return spans
+
+
+def group(
+    query: Float[Tensor, "rows heads dim"], kv_heads: int
+) -> Float[Tensor, "rows kv_heads group dim"]:
+    """Query heads arranged under the key/value head that they share."""
+    return query.view(query.shape[0], kv_heads, -1, query.shape[-1])
+
+
+def attention_scores(
+    query: Float[Tensor, "rows heads dim"], key: Float[Tensor, "rows kv_heads positions dim"], scale: float
+) -> Float[Tensor, "rows kv_heads group positions"]:
+    """q·k scaled, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
+    grouped = group(query, key.shape[1])
+    if key.dtype == torch.float32:
+        return torch.matmul(grouped.float(), key.transpose(-1, -2)) * scale
+    if key.is_cuda:  # accumulates and returns fp32 without an fp32 copy of the keys
+        rows, kv_heads, positions, dim = key.shape
+        flat = torch.bmm(
+            grouped.to(key.dtype).reshape(rows * kv_heads, -1, dim),
+            key.reshape(rows * kv_heads, positions, dim).transpose(-1, -2),
+            out_dtype=torch.float32,
+        )
+        return flat.view(rows, kv_heads, -1, positions) * scale
+    return torch.matmul(grouped.float(), key.float().transpose(-1, -2)) * scale
+
+
+def weighted_values(
+    weights: Float[Tensor, "rows kv_heads group positions"],
+    value: Float[Tensor, "rows kv_heads positions dim"],
+) -> Float[Tensor, "rows kv_heads group dim"]:
+    """Σ_j w_j v_j in fp32; half-precision values are read as they are where the device can accumulate in fp32."""
+    if value.dtype == torch.float32 or not value.is_cuda:
+        return torch.matmul(weights, value.float())
+    rows, kv_heads, positions, dim = value.shape
+    flat = torch.bmm(
+        weights.to(value.dtype).reshape(rows * kv_heads, -1, positions),
+        value.reshape(rows * kv_heads, positions, dim),
+        out_dtype=torch.float32,
+    )
+    return flat.view(rows, kv_heads, -1, dim)
+
+
+def split_attention(
+    query: Float[Tensor, "rows heads dim"],
+    key: Float[Tensor, "rows kv_heads positions dim"],
+    value: Float[Tensor, "rows kv_heads positions dim"],
+    regions: Regions,
+    scale: float,
+) -> list[Partial]:
+    """One partial a set, in one pass over keys and values."""
+    scores = attention_scores(query, key, scale)
+    if regions.spans is None:
+        return _split_by_masks(scores, value, regions)
+    return _split_by_spans(scores, value, regions)
+
+
+def _split_by_spans(scores: Tensor, value: Tensor, regions: Regions) -> list[Partial]:
+    assert regions.spans is not None
+    rows, kv_heads, groups, _ = scores.shape
+    partials = []
+    for name in range(regions.sets):
+        spans = [(start, stop) for start, stop, owner in regions.spans if owner == name]
+        if not spans:
+            partials.append(_empty(rows, kv_heads * groups, value.shape[-1], scores))
+            continue
+        slices = [scores[..., a:b] for a, b in spans]
+        # a maximum of its own for each set: a set that is far below another in the real world may be
+        # alone with weak noise in a counterfactual one
+        top = torch.stack([s.amax(-1, keepdim=True) for s in slices]).amax(0)
+        weights = [s.sub_(top).exp_() for s in slices]
+        numerator = torch.zeros(())
+        normaliser = torch.zeros(())
+        for (a, b), w in zip(spans, weights, strict=True):
+            numerator = numerator + weighted_values(w, value[:, :, a:b])
+            normaliser = normaliser + w.sum(-1, keepdim=True)
+        partials.append(_partial(numerator, normaliser, top))
+    return partials
+
+
+def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Partial]:
+    rows, kv_heads, groups, positions = scores.shape
+    masks = regions.masks[:, None, :, None]
+    stacked = scores.unsqueeze(2).masked_fill(~masks, -torch.inf)
+    top = stacked.amax(-1, keepdim=True)
+    weights = (stacked - torch.where(top == -torch.inf, 0.0, top)).exp_()
+    # all sets share one product over the values: a set is a block of query rows with the other weights at zero
+    numerators = weighted_values(weights.view(rows, kv_heads, -1, positions), value)
+    numerators = numerators.view(rows, kv_heads, regions.sets, groups, -1)
+    normalisers = weights.sum(-1, keepdim=True)
+    return [_partial(numerators[:, :, m], normalisers[:, :, m], top[:, :, m]) for m in range(regions.sets)]
+
+
+def _partial(numerator: Tensor, normaliser: Tensor, top: Tensor) -> Partial:
+    value = torch.where(normaliser > 0, numerator / normaliser, 0.0)
+    lse = normaliser.log() + top
+    return Partial(value.flatten(1, 2), lse.flatten(1))
+
+
+def _empty(rows: int, heads: int, dim: int, like: Tensor) -> Partial:
+    return Partial(like.new_zeros(rows, heads, dim), like.new_full((rows, heads), -torch.inf))
+
+
+def merge(
+    partials: Sequence[Partial], factors: Sequence[Float[Tensor, "rows heads"] | None] | None = None
+) -> Float[Tensor, "rows heads dim"]:
+    """Attention over the union of the sets; `factors` scale each set's values (None: 1).
+
+    With factors β and γ this is softmax(qKᵀ/√d)[βV_vis; γV_lang], by linearity, with no scaled copy of V.
+    """
+    shares = torch.softmax(torch.stack([p.lse for p in partials]), dim=0)
+    shares = torch.nan_to_num(shares)  # every set empty: attention over nothing is zero
+    out: Tensor | None = None
+    for index, part in enumerate(partials):
+        share = shares[index]
+        factor = factors[index] if factors is not None else None
+        if factor is not None:
+            share = share * factor
+        term = share.unsqueeze(-1) * part.value
+        out = term if out is None else out + term
+    assert out is not None
+    return out

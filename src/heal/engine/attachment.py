@@ -1,0 +1,319 @@
+"""A method in a model, for as long as a `with` block lasts. Whatever is changed here is undone here."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from heal.analysis.counterfactual import Attended
+from heal.analysis.split import LANGUAGE, NEUTRAL
+from heal.engine import attention, caches
+from heal.engine.generation import Generation, owners_of
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
+
+REFUSED = {
+    "assistant_model": "assisted decoding verifies several tokens at once: leave assistant_model out",
+    "prompt_lookup_num_tokens": "prompt-lookup decoding verifies several tokens at once: leave it out",
+    "custom_generate": "a custom generation loop may bypass the cache: use the ordinary generate()",
+    "prefill_chunk_size": "a prompt read in chunks has no single last position: leave prefill_chunk_size out",
+}
+
+
+class Attachment:
+    """Hooks, settings and generation states of one method in one model."""
+
+    def __init__(self, layout: Layout, runtime: Runtime) -> None:
+        self.layout = layout
+        self.runtime = runtime
+        self.model = layout.model
+        self.generations: weakref.WeakKeyDictionary[Cache, Generation] = weakref.WeakKeyDictionary()
+        self.latest: Generation | None = None
+        self._current: Generation | None = None
+        self._index = {module: i for i, module in enumerate(layout.attention)}
+        self._undo: list[Callable[[], Any]] = []
+        self._busy = threading.Lock()
+        self._warned = False
+
+    # ── entering and leaving ──────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Attachment:
+        if any(attention.claimed(m) for m in self.layout.attention):
+            raise AttachmentError(
+                "a method is attached to this model already: leave its `with` block before you attach another"
+            )
+        try:
+            self._switch_attention()
+            self._hook()
+            self._guard_generate()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+        for cache in list(self.generations):
+            caches.unfollow(cache)
+        self._current = None
+
+    def _switch_attention(self) -> None:
+        configs = {id(m.config): m.config for m in self.layout.attention}
+        before = {config._attn_implementation for config in configs.values()}
+        if len(before) != 1:
+            raise ModelError(f"the decoder's layers use several attention implementations: {sorted(before)}")
+        for module in self.layout.attention:
+            attention.claim(module, self)
+            self._undo.append(lambda module=module: attention.release(module))
+        (previous,) = before
+        self._undo.append(lambda: self.model.set_attn_implementation({"text_config": previous}))
+        self.model.set_attn_implementation({"text_config": attention.NAME})
+        if any(config._attn_implementation != attention.NAME for config in configs.values()):
+            raise ModelError(
+                f"{type(self.model).__name__} does not let its attention be replaced: it does not use "
+                "transformers' attention interface"
+            )
+
+    def _hook(self) -> None:
+        def keep(handle: Any) -> None:
+            self._undo.append(handle.remove)
+
+        keep(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True))
+        keep(self.layout.decoder.register_forward_hook(self._after_decoder, with_kwargs=True))
+        for index, (layer, module) in enumerate(zip(self.layout.layers, self.layout.attention, strict=True)):
+            keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
+            keep(module.o_proj.register_forward_hook(self._after_projection(index)))
+
+    def _guard_generate(self) -> None:
+        original = self.model.generate
+        self.model.generate = self._guarded(original)
+        self._undo.append(lambda: vars(self.model).pop("generate", None))
+        for name in ("generate_batch", "init_continuous_batching"):
+            if hasattr(self.model, name):
+                setattr(self.model, name, _refuse_batching)
+                self._undo.append(lambda name=name: vars(self.model).pop(name, None))
+
+    def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            self._check_call(kwargs)
+            if not self._busy.acquire(blocking=False):
+                raise AttachmentError("this model is generating in another thread: give each thread its own model")
+            try:
+                # auto-compilation would trace through the hooks of a static cache
+                kwargs.setdefault("disable_compile", True)
+                result = original(*args, **kwargs)
+            finally:
+                self._current = None
+                self._busy.release()
+            self._say_if_silent()
+            return result
+
+        return generate
+
+    def _check_call(self, kwargs: dict[str, Any]) -> None:
+        config = kwargs.get("generation_config") or self.model.generation_config
+
+        def option(name: str) -> Any:
+            return kwargs[name] if name in kwargs else getattr(config, name, None)
+
+        for name, reason in REFUSED.items():
+            if option(name) is not None:
+                raise UnsupportedError(reason)
+        if option("use_cache") is False:
+            raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
+        copies = max(option("num_beams") or 1, option("num_return_sequences") or 1)
+        self.runtime.check_rows(copies)
+
+    def _say_if_silent(self) -> None:
+        reason = None if self.latest is None else self.runtime.silence(self.latest)
+        if reason and not self._warned:
+            self._warned = True
+            warnings.warn(f"nothing was calibrated: {reason}", HealWarning, stacklevel=4)
+
+    # ── one forward pass ──────────────────────────────────────────────────────────────────────────────
+
+    def _before_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if args:
+            names = list(inspect.signature(module.forward).parameters)
+            kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+        self._current = None
+        cache = kwargs.get("past_key_values")
+        if not isinstance(cache, Cache):
+            return  # no cache, no generation: a plain forward pass stays plain
+        ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+        if ids is None and embeds is None:
+            return
+        generation = self._generation(cache)
+        new = ids.shape[1] if ids is not None else embeds.shape[1]
+        if new == 1 and generation.length > 0 and ids is not None:
+            generation.read_token(self._owners_of_tokens(ids))
+        else:
+            generation.read_prompt(self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask")))
+            if generation.visual and self.runtime.repeats:
+                caches.prepare(cache, generation.length)
+            if generation.visual:
+                self.runtime.begin(generation)
+        if generation.visual:
+            self._current = generation
+            self.runtime.before(generation)
+
+    def _generation(self, cache: Cache) -> Generation:
+        generation = self.generations.get(cache)
+        if generation is None:
+            if int(cache.get_seq_length()) > 0:
+                raise UnsupportedError(
+                    "this cache was filled before the method was attached, so it is not known which of its "
+                    "positions are visual: start with an empty cache inside the `with` block"
+                )
+            generation = self.generations[cache] = Generation(self.runtime.sets)
+            caches.follow(cache, generation.select)
+        elif isinstance(length := cache.get_seq_length(), int) and length != generation.length:
+            if length == 0:
+                caches.unfollow(cache)
+                del self.generations[cache]
+                return self._generation(cache)
+            raise UnsupportedError("the cache was cropped by hand: start with an empty one")
+        self.latest = generation
+        return generation
+
+    def _owners_of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any) -> Tensor:
+        if ids is None:
+            assert embeds is not None
+            table = self.model.get_input_embeddings()
+            visual = torch.zeros(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+            for token in self.layout.visual_ids:
+                visual |= (embeds == table(torch.tensor(token, device=embeds.device))).all(-1)
+            special = torch.zeros_like(visual)
+        else:
+            visual = torch.isin(ids, torch.tensor(sorted(self.layout.visual_ids), device=ids.device))
+            special = torch.isin(ids, torch.tensor(sorted(self.layout.special_ids), device=ids.device))
+        return owners_of(visual, special, _present(mask, visual), self.runtime.sets > NEUTRAL)
+
+    def _owners_of_tokens(self, ids: Tensor) -> list[int]:
+        if self.runtime.sets <= NEUTRAL:
+            return [LANGUAGE] * ids.shape[0]
+        return [NEUTRAL if token in self.layout.special_ids else LANGUAGE for token in ids[:, 0].tolist()]
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        generation, layer = self._current, self._index[module]
+        if generation is None or not self.runtime.takes_part(layer):
+            return attention.plain_attention(module, query, key, value, mask, **options)
+        for name in ("softcap", "s_aux", "position_bias"):
+            if options.get(name) is not None:
+                raise UnsupportedError(f"attention with {name} is not softmax over the keys alone")
+        length = min(key.shape[2], generation.length)
+        regions = generation.regions(self.layout.kinds[layer], mask, length)
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale)
+
+        def plain() -> Tensor:
+            return attention.plain_attention(module, query, key, value, mask, **options)[0]
+
+        if generation.phase == "prompt":
+            out = plain()
+            self.runtime.observe(generation, layer, at)
+            return out, None
+        out = self.runtime.attend(generation, layer, at, plain)
+        return out, None
+
+    def _before_layer(self, layer: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._current is not None and self.runtime.wants_stream(self._current, layer):
+                hidden = args[0] if args else kwargs["hidden_states"]
+                self.runtime.residual(self._current, layer, hidden[:, -1])
+
+        return hook
+
+    def _after_projection(self, layer: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if self._current is not None and self.runtime.wants_stream(self._current, layer):
+                self.runtime.projected(self._current, layer, args[0][:, -1], output[:, -1], module)
+
+        return hook
+
+    def _after_decoder(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        generation = self._current
+        if generation is None:
+            return
+        hidden = output[0]
+        if not bool(torch.isfinite(hidden[:, -1]).all()):
+            raise NonFiniteError(
+                f"the model's output is not finite at step {generation.step}: load it in bfloat16 or float32, "
+                "or lower factor_limit"
+            )
+        phase = generation.phase
+        self.runtime.after(generation)
+        if phase == "prompt" and self.runtime.repeats:
+            cache = kwargs["past_key_values"]
+            caches.cut_back(cache)
+            generation.repeat_last()
+            self.runtime.before(generation)
+            again = decoder(**_last_position(kwargs, cache, self.layout.kinds))
+            hidden[:, -1:] = again[0]
+
+
+def _last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...]) -> dict[str, Any]:
+    """The decoder's arguments for the last position alone."""
+    out = dict(kwargs)
+    for name in ("inputs_embeds", "input_ids"):
+        if out.get(name) is not None:
+            out[name] = out[name][:, -1:]
+    if out.get("position_ids") is not None:
+        out["position_ids"] = out["position_ids"][..., -1:]
+    # features of images enter at visual positions only, and the last position is text
+    for name in ("visual_pos_masks", "deepstack_visual_embeds"):
+        if name in out:
+            out[name] = None
+    mask = out.get("attention_mask")
+    if isinstance(mask, dict):
+        out["attention_mask"] = {
+            kind: _last_row(m, cache, kinds.index(kind)) if kind in kinds else m for kind, m in mask.items()
+        }
+    else:
+        out["attention_mask"] = _last_row(mask, cache, 0)
+    return out
+
+
+def _last_row(mask: Tensor | None, cache: Cache, layer: int) -> Tensor | None:
+    if mask is None or mask.dim() != 4:
+        return mask
+    length, offset = cache.get_mask_sizes(1, layer)
+    return mask[:, :, -1:, offset : offset + length]
+
+
+def _present(mask: Any, like: Tensor) -> Tensor | None:
+    """Which positions of the prompt are not padding, from whatever kind of mask there is."""
+    if isinstance(mask, dict):
+        mask = next(iter(mask.values()), None)
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        mask = mask[:, 0, -1]
+        mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return mask[:, : like.shape[1]].bool() if mask.shape[1] == like.shape[1] else None
+
+
+def _refuse_batching(*args: Any, **kwargs: Any) -> None:
+    raise UnsupportedError(
+        "continuous batching (generate_batch) takes token ids only and never sees the image: use generate()"
+    )

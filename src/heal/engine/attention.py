@@ -1,0 +1,74 @@
+"""The attention function that transformers calls for the language backbone while a method is attached."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from heal.errors import UnsupportedError
+
+NAME = "heal"
+
+
+class Attends(Protocol):
+    """Whatever is attached to an attention module."""
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, None]: ...
+
+
+# module -> attachment; weak, so that a forgotten model is not kept alive
+_attached: weakref.WeakKeyDictionary[nn.Module, Attends] = weakref.WeakKeyDictionary()
+
+
+def claim(module: nn.Module, attachment: Attends) -> None:
+    _attached[module] = attachment
+
+
+def release(module: nn.Module) -> None:
+    _attached.pop(module, None)
+
+
+def claimed(module: nn.Module) -> bool:
+    return module in _attached
+
+
+def plain_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    return sdpa_attention_forward(module, query, key, value, mask, **options)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    if options.get("cache") is not None:
+        raise UnsupportedError(
+            "continuous batching (generate_batch) takes token ids only and never sees the image: use generate()"
+        )
+    attachment = _attached.get(module)
+    if attachment is None:
+        return plain_attention(module, query, key, value, attention_mask, **options)
+    return attachment.attend(module, query, key, value, attention_mask, **options)
+
+
+AttentionInterface.register(NAME, _attention)
+# without a mask function of the same name, the mask would arrive as None and padding would be attended
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,109 @@
+"""The state of one generation: which position belongs to which modality, and which step it is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
+
+Phase = Literal["prompt", "repeat", "decode"]
+
+
+class Generation:
+    """One cache being filled. The method keeps its own state in `data`, which follows the rows too."""
+
+    def __init__(self, sets: int) -> None:
+        self.sets = sets
+        self.length = 0
+        self.step = 0
+        self.phase: Phase = "prompt"
+        self.visual = False
+        self.data: Any = None
+        self._owners: Tensor | None = None  # [rows, length] set of each position, before masks are applied
+        self._new: list[int] = []
+        self._regions: dict[str, Regions] = {}
+        self._stamps: dict[str, int] = {}  # the step at which a kind's regions were last brought up to date
+
+    @property
+    def rows(self) -> int:
+        return 0 if self._owners is None else self._owners.shape[0]
+
+    def read_prompt(self, owners: Tensor) -> None:
+        """Several positions at once: a prompt, or the next turn of a conversation."""
+        self._owners = owners if self._owners is None else torch.cat([self._owners, owners], dim=1)
+        self.length = self._owners.shape[1]
+        self.phase, self.step = "prompt", 0
+        self.visual = bool((self._owners == VISUAL).any())
+        self._regions.clear()
+
+    def repeat_last(self) -> None:
+        """The last position of the prompt comes once more; it is there already."""
+        self.phase = "repeat"
+
+    def read_token(self, owners: list[int]) -> None:
+        """One generated token in each row."""
+        assert self._owners is not None
+        column = torch.tensor(owners, device=self._owners.device, dtype=self._owners.dtype)
+        self._owners = torch.cat([self._owners, column[:, None]], dim=1)
+        self._new = owners
+        self.length += 1
+        self.phase = "decode"
+        self.step += 1
+
+    @property
+    def last_owners(self) -> Tensor:
+        """[rows, sets] membership of the last position."""
+        assert self._owners is not None
+        return torch.stack([self._owners[:, -1] == name for name in range(self.sets)], dim=1)
+
+    def regions(self, kind: str, mask: Tensor | None, positions: int) -> Regions:
+        """The sets among the last `positions` keys, as far as the newest query sees them.
+
+        Layers of one kind share them. A window that slides makes them anew; a cache that grows extends them.
+        """
+        known = self._regions.get(kind)
+        if known is not None and known.length == positions and self._stamps[kind] == self.step:
+            return known
+        if known is not None and known.length == positions - 1 == self.length - 1:
+            known = known.extended(self._new)
+        else:
+            known = self._from_owners(mask, positions)
+        self._regions[kind], self._stamps[kind] = known, self.step
+        return known
+
+    def _from_owners(self, mask: Tensor | None, positions: int) -> Regions:
+        assert self._owners is not None
+        owners = self._owners[:, self.length - positions :]
+        masks = torch.stack([owners == name for name in range(self.sets)], dim=1)
+        if mask is not None:
+            seen = mask[:, :1, -1, :positions]
+            if seen.dtype != torch.bool:
+                seen = seen > torch.finfo(seen.dtype).min / 2
+            masks = masks & seen
+        return Regions.of(masks)
+
+    def select(self, rows: list[int]) -> None:
+        """Rows were reordered, dropped or repeated."""
+        if self._owners is None:
+            return
+        index = torch.tensor(rows, device=self._owners.device)
+        self._owners = self._owners.index_select(0, index)
+        self._regions = {kind: known.select(rows) for kind, known in self._regions.items()}
+        if self.data is not None:
+            self.data.select(rows)
+
+
+def owners_of(
+    visual: Tensor, special: Tensor, present: Tensor | None, neutral_sinks: bool
+) -> Tensor:
+    """The set of each position of a prompt: visual, language, or neutral for sinks when they are kept apart."""
+    owners = torch.where(visual, VISUAL, LANGUAGE)
+    if neutral_sinks:
+        first = torch.zeros_like(visual)
+        start = present.to(torch.uint8).argmax(1) if present is not None else visual.new_zeros(len(visual)).long()
+        first[torch.arange(len(visual), device=visual.device), start] = True
+        owners = torch.where((special | first) & ~visual, NEUTRAL, owners)
+    return owners

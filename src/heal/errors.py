@@ -1,0 +1,47 @@
+"""Every error of this package. Each message says what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class HealError(Exception):
+    """Base class: `except heal.errors.HealError` catches whatever this package raises on purpose."""
+
+
+class ConfigError(HealError, ValueError):
+    """An option has a value that makes no sense (alpha outside (0, 1), unknown strategy, interval < 1 …)."""
+
+
+class ImageError(HealError, ValueError):
+    """An image is missing, unreadable, or their number does not match the prompt."""
+
+
+class PromptError(HealError, ValueError):
+    """A prompt is empty or malformed."""
+
+
+class ModelError(HealError):
+    """A model cannot be loaded, or its architecture cannot take part."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint folder is incomplete (no processor, no weights, not safetensors)."""
+
+
+class UnsupportedError(HealError):
+    """A way of generating that cannot work with the method (assisted decoding, continuous batching …)."""
+
+
+class AttachmentError(HealError, RuntimeError):
+    """A method is attached where another one already is, or a model is used by two threads at once."""
+
+
+class NonFiniteError(HealError, ArithmeticError):
+    """The model produced NaN or infinity."""
+
+
+class TraceError(HealError, ValueError):
+    """A trace has inconsistent shapes, or a file is not a trace."""
+
+
+class HealWarning(UserWarning):
+    """Something is probably not what you want: for example, a run in which nothing was calibrated."""

@@ -1,0 +1,134 @@
+"""HEAL: keep the visual and the language information of synergy heads at equilibrium."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, Literal, get_args
+
+from heal.analysis.contribution import REPLACEMENTS, Replacement
+from heal.analysis.counterfactual import COVARIANCES, MASKINGS, Covariance, Masking
+from heal.analysis.information import MEASURES, Measure
+from heal.analysis.taxonomy import MAD
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Method, register
+
+Sinks = Literal["language", "neutral"]
+Path = Literal["fast", "reference"]
+
+PRESETS = {
+    "llava": 0.5,
+    "llava_next": 0.5,
+    "internvl": 0.5,
+    "qwen2_vl": 0.4,
+    "qwen2_5_vl": 0.4,
+    "qwen3_vl": 0.4,
+    "qwen3_vl_moe": 0.4,
+}
+"""The paper's α for POPE and CHAIR by family (0.1 more for harder tasks); 0.5 for a family not named here."""
+
+
+@register
+@dataclass(frozen=True)
+class HEAL(Method):
+    """Causal noise intervention, counterfactual head types, and calibration of the values of synergy heads."""
+
+    name: ClassVar[str] = "heal"
+    summary: ClassVar[str] = "calibrates the visual/language mix of synergy heads"
+    paper: ClassVar[str] = "MLLMs Hallucinate when Information Distribution Drifts in Synergy Heads (2026)"
+
+    alpha: float | None = None
+    """Equilibrium: the visual share that synergy heads are brought back to, in (0, 1). None: the family's preset."""
+
+    interval: int = 10
+    """Head types are found anew every so many steps; the first token counts as step 0."""
+
+    masking: Masking = "gaussian"
+    """What the keys and values of a modality are replaced by: gaussian, zero, uniform, or swap (another row's)."""
+
+    covariance: Covariance = "diagonal"
+    """Covariance of gaussian masking: diagonal, or full (one more pass over the values a step)."""
+
+    replacement: Replacement = "gaussian"
+    """What a head's output is replaced by to see whether it matters: gaussian, zero, uniform, cauchy, swap, none."""
+
+    measure: Measure = "cosine"
+    """Similarity of outputs: cosine, l2 or cosine+l2."""
+
+    draws: int = 1
+    """Noise draws that scores are averaged over."""
+
+    mad: float = MAD
+    """λ: a mixed head within λ median absolute deviations of the median logit is synergy. inf: every mixed head."""
+
+    sigma_causal: float = 3.0
+    """A head is causally redundant this many standard deviations below its layer's mean. inf: never."""
+
+    sigma_info: float = 3.0
+    """A head is information redundant this many standard deviations below the mean of all. inf: never."""
+
+    yeo_johnson: bool = False
+    """Make values nearly normal before the two σ rules."""
+
+    factor_limit: float | None = 2.0
+    """Bounds both factors to [1/limit, limit]. None: unbounded, as in the paper, which can wreck an answer."""
+
+    layers: tuple[int, ...] | None = None
+    """Decoder layers that take part. None: all."""
+
+    sinks: Sinks = "language"
+    """Whether the first token and special tokens are language, or neutral: attended, never masked nor scaled."""
+
+    seed: int = 0
+    """Seed of the noise, which has a generator of its own."""
+
+    path: Path = "fast"
+    """fast, or reference: the paper's tensors as they are, slow, for comparison."""
+
+    calibrate: bool = True
+    """False: only measure; the answers are the plain model's."""
+
+    def __post_init__(self) -> None:
+        for field, allowed in (
+            ("masking", MASKINGS),
+            ("covariance", COVARIANCES),
+            ("replacement", REPLACEMENTS),
+            ("measure", MEASURES),
+            ("sinks", get_args(Sinks)),
+            ("path", get_args(Path)),
+        ):
+            if getattr(self, field) not in allowed:
+                raise ConfigError(
+                    f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}"
+                )
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha must lie strictly between 0 and 1, not {self.alpha}")
+        for field in ("interval", "draws"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{field} must be a whole number from 1 on, not {value!r}")
+        for field in ("mad", "sigma_causal", "sigma_info"):
+            if not (value := getattr(self, field)) >= 0:
+                raise ConfigError(f"{field} must be zero or more (inf is allowed), not {value}")
+        if self.factor_limit is not None and not (self.factor_limit >= 1 and isfinite(self.factor_limit)):
+            raise ConfigError(f"factor_limit must be 1 or more, or None for no limit, not {self.factor_limit}")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed must be a whole number from 0 on, not {self.seed!r}")
+        if self.layers is not None and (not self.layers or any(i < 0 for i in self.layers)):
+            raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
+
+    def equilibrium(self, family: str) -> float:
+        """α for a family of models."""
+        return self.alpha if self.alpha is not None else PRESETS.get(family, 0.5)
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        from heal.methods.heal_runtime import HealRuntime
+
+        count = len(layout.layers)
+        if self.layers is not None and max(self.layers) >= count:
+            raise ConfigError(
+                f"layers names layer {max(self.layers)}, but the model has {count} (0 to {count - 1})"
+            )
+        return HealRuntime(self, layout, trace)

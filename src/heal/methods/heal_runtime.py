@@ -1,0 +1,327 @@
+"""HEAL at work: what is measured and changed at each layer and step of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heal.analysis.calibration import factors
+from heal.analysis.contribution import causally_redundant, contribution, project_heads, replaced
+from heal.analysis.counterfactual import Attended, noise_partials
+from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
+from heal.analysis.moments import Moments
+from heal.analysis.noise import Noise
+from heal.analysis.reference import reference_contribution, reference_output, reference_scores
+from heal.analysis.split import Partial, merge
+from heal.analysis.taxonomy import HeadMap, HeadType, classify
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Tally
+from heal.methods.heal import HEAL
+
+INFORMATION, CAUSAL = 0, 1  # addresses of the two kinds of noise
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What was measured at one step, [rows, layers, heads] each, in the rows of that step."""
+
+    visual: Tensor
+    language: Tensor
+    total: Tensor
+    contribution: Tensor
+    beta: Tensor
+    gamma: Tensor
+    types: Tensor
+    refreshed: bool
+
+
+class HealState:
+    """One generation's state: running moments, head types, and what the current pass has measured."""
+
+    def __init__(self, layers: int) -> None:
+        self.moments: list[Moments | None] = [None] * layers
+        self.types: Tensor | None = None
+        self.synergy: Tensor | None = None
+        self.active = [False] * layers
+        self.noise: Noise | None = None
+        self.tally = Tally()
+        self.records: list[StepRecord] = []
+        self.prompt_contribution: Tensor | None = None
+        self.refresh = False
+        self.member: Tensor = torch.empty(0)
+        self.clear(layers)
+
+    def clear(self, layers: int) -> None:
+        self.scores: list[HeadScores | None] = [None] * layers
+        self.contributions: list[Tensor | None] = [None] * layers
+        self.streams: list[Tensor | None] = [None] * layers
+        self.betas: list[Tensor | None] = [None] * layers
+        self.gammas: list[Tensor | None] = [None] * layers
+
+    def select(self, rows: list[int]) -> None:
+        """Beams moved: what is carried from step to step follows them."""
+        if self.types is None:
+            return
+        index = torch.tensor(rows, device=self.types.device)
+        self.types = self.types.index_select(0, index)
+        self.synergy = self.types == int(HeadType.SYNERGY)
+        self.moments = [
+            None if m is None else m.select(index.to(m.count.device)) for m in self.moments
+        ]
+
+
+class HealRuntime(Runtime):
+    def __init__(self, config: HEAL, layout: Layout, trace: bool) -> None:
+        self.config = config
+        self.layout = layout
+        self.alpha = config.equilibrium(layout.family)
+        self.trace = trace
+        self.sets = 3 if config.sinks == "neutral" else 2
+        self.repeats = config.calibrate
+        self.tallies: list[Tally] = []
+        count = len(layout.layers)
+        self._part = [config.layers is None or i in config.layers for i in range(count)]
+
+    # ── the course of a generation ────────────────────────────────────────────────────────────────────
+
+    def check_rows(self, copies: int) -> None:
+        if copies > 1 and "swap" in (self.config.masking, self.config.replacement):
+            raise ConfigError(
+                "swap takes another row for another sample, but with beams or several return sequences rows are "
+                "copies of one sample: use gaussian, zero or uniform"
+            )
+
+    def takes_part(self, layer: int) -> bool:
+        return self._part[layer]
+
+    def begin(self, generation: Generation) -> None:
+        generation.data = HealState(len(self._part))
+        self.tallies.append(generation.data.tally)
+
+    def before(self, generation: Generation) -> None:
+        state: HealState = generation.data
+        state.clear(len(self._part))
+        state.member = generation.last_owners
+        state.refresh = generation.phase == "prompt" or (
+            generation.phase == "decode" and generation.step % self.config.interval == 0
+        )
+
+    def after(self, generation: Generation) -> None:
+        state: HealState = generation.data
+        prompt = generation.phase == "prompt"
+        if prompt:
+            self._find_types(state, generation)
+            state.prompt_contribution = self._stack(state.contributions, generation)
+        if not prompt or not self.repeats:
+            if self.config.calibrate:
+                state.tally.steps.append(self._count(state, generation))
+            if self.trace:
+                state.records.append(self._record(state, generation))
+        if state.refresh and not prompt:
+            self._find_types(state, generation)
+
+    def silence(self, generation: Generation) -> str | None:
+        if not self.config.calibrate:
+            return None
+        state: HealState | None = generation.data
+        if not generation.visual or state is None:
+            reason = "the prompt has no visual tokens, so this was the plain model"
+            self.tallies.append(tally := Tally())
+        elif any(bool(s[0].sum() > 0) for s in state.tally.steps):
+            return None
+        else:
+            tally = state.tally
+            reason = (
+                "no head was typed synergy"
+                if not any(state.active)
+                else "every synergy head was at the equilibrium or carried no mix"
+            )
+        tally.reason = reason
+        return reason
+
+    # ── one layer ─────────────────────────────────────────────────────────────────────────────────────
+
+    def observe(self, generation: Generation, layer: int, at: Attended) -> None:
+        state: HealState = generation.data
+        if self.config.path == "fast":
+            state.moments[layer] = Moments.of(at.key, at.value, at.regions)
+        state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], None)
+        if self.repeats and (moments := state.moments[layer]) is not None:
+            # the last position is about to come again, from calibrated layers
+            moments.remove(at.key[:, :, -1], at.value[:, :, -1], state.member)
+
+    def attend(
+        self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]
+    ) -> Tensor:
+        state: HealState = generation.data
+        moments = self._current_moments(state, layer, at, generation.length)
+        if not (state.active[layer] or state.refresh or self.trace):
+            return plain()
+        real = at.split() if self.config.path == "fast" else None
+        scores = state.scores[layer] = self._scores(generation, layer, at, moments, real)
+        if not self.config.calibrate or not state.active[layer]:
+            return plain()
+        assert state.synergy is not None
+        beta, gamma = factors(
+            scores.visual,
+            scores.language,
+            state.synergy[:, layer].to(scores.visual.device),
+            self.alpha,
+            self.config.factor_limit,
+        )
+        state.betas[layer], state.gammas[layer] = beta, gamma
+        if real is None:
+            out = reference_output(at, beta, gamma)
+        else:
+            out = merge(real, [beta, gamma, None][: len(real)])
+        return out.to(at.query.dtype).unsqueeze(1)
+
+    def _current_moments(self, state: HealState, layer: int, at: Attended, length: int) -> Moments | None:
+        if self.config.path == "reference":
+            return None
+        moments = state.moments[layer]
+        if moments is None or at.regions.length < length:  # a window slid: positions left it
+            return Moments.of(at.key, at.value, at.regions)
+        moments.append(at.key[:, :, -1], at.value[:, :, -1], state.member)
+        return moments
+
+    def _scores(
+        self,
+        generation: Generation,
+        layer: int,
+        at: Attended,
+        moments: Moments | None,
+        real: list[Partial] | None,
+    ) -> HeadScores:
+        config, draws = self.config, []
+        noise = self._noise(generation, layer, at.query.device).at(INFORMATION)
+        if config.path == "fast" and real is None:
+            real = at.split()
+        for draw in range(1 if config.masking in ("zero", "swap") else config.draws):
+            own = noise.at(draw)
+            if real is None:
+                draws.append(reference_scores(at, config.masking, own, config.covariance, config.measure))
+            else:
+                assert moments is not None
+                fake = noise_partials(at, moments, config.masking, own, config.covariance)
+                draws.append(scores_from_partials(real, fake, config.measure))
+        return mean_scores(draws)
+
+    def _noise(self, generation: Generation, layer: int, device: torch.device) -> Noise:
+        state: HealState = generation.data
+        if state.noise is None or state.noise.device != device:
+            state.noise = Noise(self.config.seed, device)
+        # the prompt's analysis and the first token are two draws
+        return state.noise.at(-1 if generation.phase == "prompt" else generation.step, layer)
+
+    # ── which heads matter ────────────────────────────────────────────────────────────────────────────
+
+    def wants_stream(self, generation: Generation, layer: int) -> bool:
+        return generation.data.refresh and self.config.replacement != "none" and self._part[layer]
+
+    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
+        generation.data.streams[layer] = hidden
+
+    def projected(
+        self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module
+    ) -> None:
+        state: HealState = generation.data
+        residual = state.streams[layer]
+        assert residual is not None
+        outputs = heads.view(heads.shape[0], self.layout.heads, -1)
+        noise = self._noise(generation, layer, heads.device).at(CAUSAL)
+        forward = projection.forward  # the module's own hooks must not see what is not generated
+        if self.config.path == "reference":
+            state.contributions[layer] = reference_contribution(
+                outputs, residual, forward, self.config.replacement, noise, self.config.measure
+            )
+            return
+        moved = replaced(outputs, self.config.replacement, noise) - outputs.float()
+        if type(projection) is nn.Linear and projection.weight.device == heads.device:
+            shifts = project_heads(moved, projection.weight)
+        else:  # quantised, adapted or offloaded: only the module itself knows its weights
+            shifts = _project_blocks(moved.to(heads.dtype), forward)
+        state.contributions[layer] = contribution(residual.float() + output.float(), shifts, self.config.measure)
+
+    def _find_types(self, state: HealState, generation: Generation) -> None:
+        config = self.config
+        scores = HeadScores(
+            *(
+                self._stack([None if s is None else getattr(s, name) for s in state.scores], generation)
+                for name in ("visual", "language", "total")
+            )
+        )
+        considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
+        redundant = torch.zeros_like(scores.total, dtype=torch.bool)
+        if config.replacement != "none":
+            contributions = self._stack(state.contributions, generation)
+            redundant = causally_redundant(contributions, config.sigma_causal, config.yeo_johnson)
+        found = classify(
+            scores,
+            redundant,
+            config.mad,
+            config.sigma_info,
+            None if all(self._part) else considered.to(scores.total.device),
+            config.yeo_johnson,
+        )
+        state.types = found.types
+        state.synergy = found.mask(HeadType.SYNERGY)
+        state.active = state.synergy.any(dim=2).any(dim=0).tolist()
+
+    # ── what is kept ──────────────────────────────────────────────────────────────────────────────────
+
+    def _stack(self, layers: list[Tensor | None], generation: Generation, missing: float = torch.nan) -> Tensor:
+        """[rows, layers, heads] on the device of the first layer that has values."""
+        known = next((t for t in layers if t is not None), None)
+        shape = (generation.rows, self.layout.heads)
+        if known is None:
+            return torch.full((shape[0], len(layers), shape[1]), missing)
+        blank = torch.full(shape, missing, device=known.device)
+        return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
+
+    def _count(self, state: HealState, generation: Generation) -> Tensor:
+        """(heads changed, Σ|β−1|, Σ|γ−1|) by row."""
+        beta = (self._stack(state.betas, generation, 1.0) - 1).abs()
+        gamma = (self._stack(state.gammas, generation, 1.0) - 1).abs()
+        changed = ((beta > 0) | (gamma > 0)).float()
+        return torch.stack([x.sum(dim=(1, 2)) for x in (changed, beta, gamma)])
+
+    def _record(self, state: HealState, generation: Generation) -> StepRecord:
+        first = generation.step == 0
+        assert state.types is not None
+        scores = [
+            self._stack([None if s is None else getattr(s, name) for s in state.scores], generation).cpu()
+            for name in ("visual", "language", "total")
+        ]
+        contributions = (
+            state.prompt_contribution if first else self._stack(state.contributions, generation)
+        )
+        assert contributions is not None
+        return StepRecord(
+            *scores,
+            contribution=contributions.cpu(),
+            beta=self._stack(state.betas, generation).cpu(),
+            gamma=self._stack(state.gammas, generation).cpu(),
+            types=state.types.cpu(),
+            refreshed=first or state.refresh,
+        )
+
+
+def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    """W_O^(i) u_i through the module itself, one head in each row of a block-diagonal input."""
+    rows, heads, dim = moved.shape
+    blocks = moved.new_zeros(rows, heads, heads, dim)
+    index = torch.arange(heads, device=moved.device)
+    blocks[:, index, index] = moved
+    bias = project(moved.new_zeros(1, heads * dim)).float()
+    return project(blocks.view(rows, heads, heads * dim)).float() - bias
+
+
+def head_map(state: HealState) -> HeadMap | None:
+    return None if state.types is None else HeadMap(state.types)
