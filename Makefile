@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check format speed clean
 
 demo: $(STAMP)
-	$(BIN)/heal demo
+	$(BIN)/heal run
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q

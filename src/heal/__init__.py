@@ -18,7 +18,18 @@ _PLACES = {
     "HeadScores": "heal.analysis.information",
 }
 
-__all__ = ["HEAL", "VLM", "Answer", "Fired", "HeadMap", "HeadScores", "HeadType", "Method", "Trace", "__version__"]
+__all__ = [
+    "HEAL",
+    "VLM",
+    "Answer",
+    "Fired",
+    "HeadMap",
+    "HeadScores",
+    "HeadType",
+    "Method",
+    "Trace",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from heal.analysis.information import HeadScores

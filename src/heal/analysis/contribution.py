@@ -43,7 +43,7 @@ def project_heads(
     outputs: Float[Tensor, "rows heads dim"], weight: Float[Tensor, "hidden heads_dim"]
 ) -> Float[Tensor, "rows heads hidden"]:
     """W_O^(i) u_i for every head i: together one product of the size of o_proj."""
-    rows, heads, dim = outputs.shape
+    _, heads, dim = outputs.shape
     columns = weight.view(weight.shape[0], heads, dim).permute(1, 2, 0)
     return torch.bmm(outputs.transpose(0, 1).to(weight.dtype), columns).transpose(0, 1).float()
 

@@ -59,7 +59,7 @@ def _zero(at: Attended, moments: Moments, name: int) -> Partial:
 
 
 def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
-    rows, heads, dim = at.query.shape
+    _, heads, dim = at.query.shape
     query = group(at.query.float(), at.key.shape[1])
     mean_key, mean_value = moments.mean.unbind(3)
     variance_key, variance_value = moments.variance.unbind(3)

@@ -41,9 +41,7 @@ class Noise:
         return torch.tan(torch.pi * (self._blocks("uniform", leading, length, address) - 0.5))
 
     def _blocks(self, kind: str, leading: tuple[int, ...], length: int, address: tuple[int, ...]) -> Tensor:
-        blocks = [
-            self._block(kind, leading, address, index) for index in range(max(1, -(-length // BLOCK)))
-        ]
+        blocks = [self._block(kind, leading, address, index) for index in range(max(1, -(-length // BLOCK)))]
         return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1))[..., :length]
 
     def _block(self, kind: str, leading: tuple[int, ...], address: tuple[int, ...], index: int) -> Tensor:

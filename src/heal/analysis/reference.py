@@ -44,7 +44,8 @@ def reference_scores(
         )
     key, value, mask = (torch.cat([state[i] for state in states]) for i in range(3))
     outputs = attend(at.query.float().repeat(4, 1, 1), key, value, mask, at.scale)
-    return difference_in_differences(*outputs.chunk(4), measure=measure)
+    h11, h01, h10, h00 = outputs.chunk(4)
+    return difference_in_differences(h11, h01, h10, h00, measure)
 
 
 def reference_output(
@@ -73,9 +74,7 @@ def reference_contribution(
     index = torch.arange(heads, device=outputs.device)
     swapped[:, index, index] = fake
     stream = residual.float() + project(outputs.reshape(rows, heads * dim)).float()
-    moved = residual.float()[:, None] + project(
-        swapped.view(rows, heads, heads * dim).to(outputs.dtype)
-    ).float()
+    moved = residual.float()[:, None] + project(swapped.view(rows, heads, heads * dim).to(outputs.dtype)).float()
     return contribution(stream, moved - stream[:, None], measure)
 
 

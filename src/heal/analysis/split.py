@@ -62,8 +62,7 @@ class Regions:
         member = torch.tensor([[m == owner for m in range(self.sets)] for owner in owners])
         masks = torch.cat([self.masks, member.to(self.masks.device).unsqueeze(-1)], dim=-1)
         counts = tuple(
-            tuple(n + (m == owner) for m, n in enumerate(row))
-            for row, owner in zip(self.counts, owners, strict=True)
+            tuple(n + (m == owner) for m, n in enumerate(row)) for row, owner in zip(self.counts, owners, strict=True)
         )
         spans = self.spans
         if spans is not None:
@@ -94,9 +93,7 @@ def _common_spans(masks: Tensor) -> tuple[tuple[int, int, int], ...] | None:
     return spans
 
 
-def group(
-    query: Float[Tensor, "rows heads dim"], kv_heads: int
-) -> Float[Tensor, "rows kv_heads group dim"]:
+def group(query: Float[Tensor, "rows heads dim"], kv_heads: int) -> Float[Tensor, "rows kv_heads group dim"]:
     """Query heads arranged under the key/value head that they share."""
     return query.view(query.shape[0], kv_heads, -1, query.shape[-1])
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from heal.analysis.contribution import normalised

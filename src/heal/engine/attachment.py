@@ -7,6 +7,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class Attachment:
             raise ModelError(f"the decoder's layers use several attention implementations: {sorted(before)}")
         for module in self.layout.attention:
             attention.claim(module, self)
-            self._undo.append(lambda module=module: attention.release(module))
+            self._undo.append(partial(attention.release, module))
         (previous,) = before
         self._undo.append(lambda: self.model.set_attn_implementation({"text_config": previous}))
         self.model.set_attn_implementation({"text_config": attention.NAME})
@@ -97,11 +98,11 @@ class Attachment:
     def _guard_generate(self) -> None:
         original = self.model.generate
         self.model.generate = self._guarded(original)
-        self._undo.append(lambda: vars(self.model).pop("generate", None))
+        self._undo.append(partial(vars(self.model).pop, "generate", None))
         for name in ("generate_batch", "init_continuous_batching"):
             if hasattr(self.model, name):
                 setattr(self.model, name, _refuse_batching)
-                self._undo.append(lambda name=name: vars(self.model).pop(name, None))
+                self._undo.append(partial(vars(self.model).pop, name, None))
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +155,7 @@ class Attachment:
         if ids is None and embeds is None:
             return
         generation = self._generation(cache)
-        new = ids.shape[1] if ids is not None else embeds.shape[1]
+        new = (embeds if ids is None else ids).shape[1]
         if new == 1 and generation.length > 0 and ids is not None:
             generation.read_token(self._owners_of_tokens(ids))
         else:
@@ -249,9 +250,7 @@ class Attachment:
 
         return hook
 
-    def _after_decoder(
-        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         generation = self._current
         if generation is None:
             return

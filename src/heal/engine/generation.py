@@ -96,9 +96,7 @@ class Generation:
             self.data.select(rows)
 
 
-def owners_of(
-    visual: Tensor, special: Tensor, present: Tensor | None, neutral_sinks: bool
-) -> Tensor:
+def owners_of(visual: Tensor, special: Tensor, present: Tensor | None, neutral_sinks: bool) -> Tensor:
     """The set of each position of a prompt: visual, language, or neutral for sinks when they are kept apart."""
     owners = torch.where(visual, VISUAL, LANGUAGE)
     if neutral_sinks:

@@ -25,10 +25,10 @@ SPECIAL_TOKENS = (
 class Layout:
     """The parts of a model that methods use, found in the same way for every supported architecture."""
 
-    model: nn.Module
-    decoder: nn.Module
+    model: Any
+    decoder: Any
     layers: tuple[nn.Module, ...]
-    attention: tuple[nn.Module, ...]
+    attention: tuple[Any, ...]
     heads: int
     visual_ids: frozenset[int]
     special_ids: frozenset[int]
@@ -36,7 +36,7 @@ class Layout:
     kinds: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: nn.Module, special_ids: frozenset[int] = frozenset()) -> Layout:
+    def of(cls, model: Any, special_ids: frozenset[int] = frozenset()) -> Layout:
         """`special_ids` adds what only a tokenizer knows to the special tokens named in the configuration."""
         if hasattr(model, "_orig_mod"):
             raise ModelError("this is a compiled wrapper: attach to the model given to torch.compile instead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,7 +20,12 @@ class Runtime:
     repeats: bool = False
     """Whether the last position of the prompt is run again after it was observed."""
 
-    tallies: list
+    tallies: list[Any]
+    """What was changed, one `heal.methods.base.Tally` a generation."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is only known once the model is: written into traces."""
+        return {}
 
     def check_rows(self, copies: int) -> None:
         """Refuse a call in which one sample occupies several rows, if the method cannot have that."""
@@ -36,9 +42,7 @@ class Runtime:
     def observe(self, generation: Generation, layer: int, at: Attended) -> None:
         """The last position of a prompt attends in a layer; its output is the plain one."""
 
-    def attend(
-        self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]
-    ) -> Tensor:
+    def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
         """The output [rows, 1, heads, dim] of one position in a layer."""
         return plain()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heal.engine.attachment import Attachment
 from heal.engine.layout import Layout
@@ -58,7 +58,8 @@ class Tally:
 
     def row(self, at: Iterable[int]) -> Fired:
         """Of one answer, whose token t was made in row `at[t]`."""
-        return Fired.of([s[:, r] for s, r in zip(self.steps, at, strict=False)], self.reason)
+        reason = self.reason or "this row has no visual tokens, or no synergy head off its equilibrium"
+        return Fired.of([s[:, r] for s, r in zip(self.steps, at, strict=False)], reason)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Handle:
         per_step = [s.sum(1) for t in tallies for s in t.steps]
         return Fired.of(per_step, reason or "nothing was generated")
 
+    def row(self, at: Iterable[int]) -> Fired:
+        """Of one answer of the latest generation, whose token t was made in row `at[t]`."""
+        tallies = self.runtime.tallies
+        return tallies[-1].row(at) if tallies else Fired(reason="nothing was generated")
+
 
 @dataclass(frozen=True)
 class Method:
@@ -93,9 +99,7 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
     @contextmanager
-    def attach(
-        self, model: nn.Module, *, trace: bool = False, special_ids: Iterable[int] = ()
-    ) -> Iterator[Handle]:
+    def attach(self, model: Any, *, trace: bool = False, special_ids: Iterable[int] = ()) -> Iterator[Handle]:
         """Inside this context every `model.generate(...)` uses the method; afterwards the model is as before."""
         layout = Layout.of(model, frozenset(special_ids))
         with Attachment(layout, self.runtime(layout, trace)) as attachment:
@@ -104,8 +108,7 @@ class Method:
     def options(self) -> dict[str, Any]:
         """The configuration as JSON can hold it."""
         return {
-            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v
-            for f in dataclasses.fields(self)
+            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
         }
 
 
@@ -142,9 +145,7 @@ def parse(text: str) -> Method:
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = item.partition("=")
         if not equals or key not in hints:
-            raise ConfigError(
-                f"{item!r} is not an option of {name}: write {name}:option=value,… with {_names(name)}"
-            )
+            raise ConfigError(f"{item!r} is not an option of {name}: write {name}:option=value,… with {_names(name)}")
         options[key] = _convert(value, hints[key], f"{name}:{key}")
     return create(name, **options)
 

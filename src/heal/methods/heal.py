@@ -100,9 +100,7 @@ class HEAL(Method):
             ("path", get_args(Path)),
         ):
             if getattr(self, field) not in allowed:
-                raise ConfigError(
-                    f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}"
-                )
+                raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise ConfigError(f"alpha must lie strictly between 0 and 1, not {self.alpha}")
         for field in ("interval", "draws"):
@@ -128,7 +126,5 @@ class HEAL(Method):
 
         count = len(layout.layers)
         if self.layers is not None and max(self.layers) >= count:
-            raise ConfigError(
-                f"layers names layer {max(self.layers)}, but the model has {count} (0 to {count - 1})"
-            )
+            raise ConfigError(f"layers names layer {max(self.layers)}, but the model has {count} (0 to {count - 1})")
         return HealRuntime(self, layout, trace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_contribution, reference_output, reference_scores
 from heal.analysis.split import Partial, merge
-from heal.analysis.taxonomy import HeadMap, HeadType, classify
+from heal.analysis.taxonomy import HeadType, classify
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
@@ -71,9 +72,7 @@ class HealState:
         index = torch.tensor(rows, device=self.types.device)
         self.types = self.types.index_select(0, index)
         self.synergy = self.types == int(HeadType.SYNERGY)
-        self.moments = [
-            None if m is None else m.select(index.to(m.count.device)) for m in self.moments
-        ]
+        self.moments = [None if m is None else m.select(index.to(m.count.device)) for m in self.moments]
 
 
 class HealRuntime(Runtime):
@@ -99,6 +98,9 @@ class HealRuntime(Runtime):
 
     def takes_part(self, layer: int) -> bool:
         return self._part[layer]
+
+    def facts(self) -> dict[str, Any]:
+        return {"alpha": self.alpha}
 
     def begin(self, generation: Generation) -> None:
         generation.data = HealState(len(self._part))
@@ -156,9 +158,7 @@ class HealRuntime(Runtime):
             # the last position is about to come again, from calibrated layers
             moments.remove(at.key[:, :, -1], at.value[:, :, -1], state.member)
 
-    def attend(
-        self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]
-    ) -> Tensor:
+    def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
         state: HealState = generation.data
         moments = self._current_moments(state, layer, at, generation.length)
         if not (state.active[layer] or state.refresh or self.trace):
@@ -251,12 +251,7 @@ class HealRuntime(Runtime):
 
     def _find_types(self, state: HealState, generation: Generation) -> None:
         config = self.config
-        scores = HeadScores(
-            *(
-                self._stack([None if s is None else getattr(s, name) for s in state.scores], generation)
-                for name in ("visual", "language", "total")
-            )
-        )
+        scores = self._scores_of(state, generation)
         considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
         redundant = torch.zeros_like(scores.total, dtype=torch.bool)
         if config.replacement != "none":
@@ -285,6 +280,12 @@ class HealRuntime(Runtime):
         blank = torch.full(shape, missing, device=known.device)
         return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
 
+    def _scores_of(self, state: HealState, generation: Generation) -> HeadScores:
+        def stacked(name: str) -> Tensor:
+            return self._stack([None if s is None else getattr(s, name) for s in state.scores], generation)
+
+        return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
+
     def _count(self, state: HealState, generation: Generation) -> Tensor:
         """(heads changed, Σ|β−1|, Σ|γ−1|) by row."""
         beta = (self._stack(state.betas, generation, 1.0) - 1).abs()
@@ -295,16 +296,13 @@ class HealRuntime(Runtime):
     def _record(self, state: HealState, generation: Generation) -> StepRecord:
         first = generation.step == 0
         assert state.types is not None
-        scores = [
-            self._stack([None if s is None else getattr(s, name) for s in state.scores], generation).cpu()
-            for name in ("visual", "language", "total")
-        ]
-        contributions = (
-            state.prompt_contribution if first else self._stack(state.contributions, generation)
-        )
+        scores = self._scores_of(state, generation)
+        contributions = state.prompt_contribution if first else self._stack(state.contributions, generation)
         assert contributions is not None
         return StepRecord(
-            *scores,
+            visual=scores.visual.cpu(),
+            language=scores.language.cpu(),
+            total=scores.total.cpu(),
             contribution=contributions.cpu(),
             beta=self._stack(state.betas, generation).cpu(),
             gamma=self._stack(state.gammas, generation).cpu(),
@@ -321,7 +319,3 @@ def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tenso
     blocks[:, index, index] = moved
     bias = project(moved.new_zeros(1, heads * dim)).float()
     return project(blocks.view(rows, heads, heads * dim)).float() - bias
-
-
-def head_map(state: HealState) -> HeadMap | None:
-    return None if state.types is None else HeadMap(state.types)

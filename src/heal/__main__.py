@@ -1,0 +1,3 @@
+from heal.cli import main
+
+main()

@@ -1,0 +1,81 @@
+"""What commands share: options, loading with a note on standard error, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heal.methods.base import Method
+    from heal.vlm import VLM
+
+RANDOM = "random"
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="A checkpoint folder or hub name, or 'random': a tiny untrained LLaVA.")
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="Where to put the model: cpu, cuda, cuda:1 …")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+MethodText = Annotated[
+    str,
+    typer.Option(
+        "--method", help="A method with its options: heal:interval=5,masking=zero. See `heal list methods`."
+    ),
+]
+Alpha = Annotated[float | None, typer.Option(help="Equilibrium of HEAL, in (0, 1). Default: the family's preset.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")]
+
+
+def note(text: str) -> None:
+    """For a person, so never on standard output."""
+    print(text, file=sys.stderr)
+
+
+def load(model: str, dtype: str, device: str | None) -> VLM:
+    quiet()
+    from heal.vlm import VLM
+
+    if model == RANDOM:
+        note("model: a tiny LLaVA with RANDOM weights. It has learned nothing, so its words mean nothing.")
+        return VLM.random()
+    return VLM.load(model, dtype=dtype, device=device)
+
+
+def quiet() -> None:
+    """No progress bars or hints of other libraries between our lines."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def method_from(text: str, alpha: float | None) -> Method:
+    from heal.methods import HEAL, parse
+
+    method = parse(text)
+    if alpha is None:
+        return method
+    if not isinstance(method, HEAL):
+        raise ConfigError(f"--alpha belongs to heal, not to {method.name}: write {method.name}:option=value")
+    return replace(method, alpha=alpha)
+
+
+def emit(value: dict[str, Any]) -> None:
+    print(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

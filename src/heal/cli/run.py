@@ -1,0 +1,98 @@
+"""`heal run`: one picture, one prompt, an answer; with --compare the plain model's too."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heal.cli.common import (
+    RANDOM,
+    Alpha,
+    AsJson,
+    Device,
+    Dtype,
+    MaxNewTokens,
+    MethodText,
+    Model,
+    emit,
+    load,
+    method_from,
+    note,
+)
+from heal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heal.generate import Answer
+
+
+def run(
+    image: Annotated[str | None, typer.Argument(help="Path of a picture. Without one, a demonstration runs.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="What to ask.")] = None,
+    model: Model = RANDOM,
+    method: MethodText = "heal",
+    alpha: Alpha = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Show the plain model's answer too.")] = False,
+    as_json: AsJson = False,
+    trace: Annotated[Path | None, typer.Option(help="Save what was measured to this .safetensors file.")] = None,
+    max_new_tokens: MaxNewTokens = 64,
+    num_beams: Annotated[int, typer.Option(min=1, help="Beam search with so many beams.")] = 1,
+    dtype: Dtype = "auto",
+    device: Device = None,
+) -> None:
+    """Ask a model about a picture, with a method at work. Without arguments: a demonstration."""
+    chosen = method_from(method, alpha)
+    if image is None:
+        from heal.cli.demo import demo
+
+        return demo(chosen)
+    if prompt is None:
+        raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
+    vlm = load(model, dtype, device)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
+    answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)
+    plain = vlm.generate(image, prompt, **options) if compare else None
+    if trace is not None:
+        assert answer.trace is not None
+        answer.trace.save(trace)
+        note(f"trace: {trace}")
+    if as_json:
+        found: dict[str, Any] = {"model": vlm.name, "method": chosen.name, "options": chosen.options()}
+        found |= {"answer": as_dict(answer)} | ({"plain": as_dict(plain)} if plain else {})
+        return emit(found)
+    if plain is not None:
+        print(f"plain: {plain.text}")
+    print(f"{chosen.name}:  {answer.text}")
+    note(describe(answer, plain))
+
+
+def as_dict(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "token_ids": list(answer.token_ids),
+        "logprobs": list(answer.logprobs),
+        "finish": answer.finish,
+        "prompt_tokens": answer.prompt_tokens,
+        "seconds": answer.seconds,
+        "first_token_seconds": answer.first_token_seconds,
+        "fired": None if answer.fired is None else dataclasses.asdict(answer.fired),
+    }
+
+
+def describe(answer: Answer, plain: Answer | None) -> str:
+    """Whether the method did anything, in a line or two."""
+    fired = answer.fired
+    lines = []
+    if fired:
+        lines.append(
+            f"fired: {fired.heads} head calibrations in {fired.steps} of {len(answer.token_ids)} steps, "
+            f"mean |β−1| {fired.beta:.2f}, mean |γ−1| {fired.gamma:.2f}"
+        )
+    elif fired is not None:
+        lines.append(f"nothing was changed: {fired.reason}")
+    if plain is not None:
+        same = "the same answer" if plain.token_ids == answer.token_ids else "another answer"
+        lines.append(f"compared with the plain model: {same}")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""`heal speed`: what the method costs, measured side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heal.cli.common import AsJson, MethodText, emit, method_from, note
+from heal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heal.speed import Speed
+
+
+def speed(
+    preset: Annotated[str, typer.Option(help="Dimensions: llava-1.5-7b or qwen2.5-vl-7b.")] = "llava-1.5-7b",
+    layers: Annotated[int, typer.Option(min=1, help="Decoder layers of the random model.")] = 2,
+    model: Annotated[str | None, typer.Option(help="Measure this checkpoint instead of a random model.")] = None,
+    method: MethodText = "heal",
+    batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of `interval` steps in each arm.")] = 7,
+    reference: Annotated[bool, typer.Option(help="Measure the paper's own way too (slow).")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Time a decoding step: plain (sdpa), HEAL fast and HEAL reference, interleaved in one run."""
+    from heal.methods import HEAL
+
+    chosen = method_from(method, None)
+    if not isinstance(chosen, HEAL):
+        raise ConfigError(f"heal speed compares the two paths of heal, not {chosen.name}")
+    from heal.cli.common import quiet
+    from heal.speed import measure
+    from heal.vlm import VLM, _dtype
+
+    quiet()
+    kind = _dtype(dtype)
+    if isinstance(kind, str):
+        raise ConfigError("dtype must be float32, bfloat16 or float16 here")
+    found = measure(
+        preset,
+        layers,
+        batch,
+        kind,
+        threads,
+        rounds,
+        chosen,
+        reference,
+        VLM.load(model, dtype=kind).model if model else None,
+        progress=note,
+    )
+    emit(found.to_dict()) if as_json else _print(found)
+
+
+def _print(s: Speed) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{s.preset}, {s.layers} layers, batch {s.batch}, {s.dtype}, {s.threads} thread(s), {s.rounds} rounds"
+    )
+    for name in ("", "ms a step", "ratio to plain"):
+        table.add_column(name, justify="left" if not name else "right")
+    table.add_row("plain (sdpa)", f"{s.plain_ms:.1f}", "1")
+    table.add_row("HEAL", f"{s.heal_ms:.1f}", f"{s.ratio:.3f}  ({s.ratio_low:.3f} to {s.ratio_high:.3f})")
+    if s.reference_ms is not None:
+        table.add_row("HEAL, reference", f"{s.reference_ms:.1f}", f"{s.reference_ratio:.2f}")
+    table.add_row("a refresh adds", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above")
+    table.add_row("prompt, plain", f"{s.prefill_plain_ms:.0f}", "1")
+    table.add_row("prompt, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step")
+    Console().print(table)
+    share = s.extra_bytes_per_layer / s.kv_bytes_per_layer
+    print(
+        f"kept between steps: {s.extra_bytes_per_layer:,} bytes a layer ({share:.2%} of the key/value cache); "
+        f"most held within a step: {s.workspace_bytes:,} bytes; calibrated heads: {s.calibrated_heads:.0%}"
+    )

@@ -1,0 +1,286 @@
+"""Trace: validation, equality, what is derived from it, and the file."""
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from heal.errors import HealError, TraceError
+from heal.trace import FORMAT, Trace
+
+SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
+VISUAL, SYNERGY = 2, 4
+
+
+def make(steps: int = 3, layers: int = 2, heads: int = 4, seed: int = 0, **changes: Any) -> Trace:
+    rng = np.random.default_rng(seed)
+    shape = (steps, layers, heads)
+    fields: dict[str, Any] = {name: rng.normal(size=shape).astype(np.float32) for name in SCORES}
+    for name in SCORES:
+        fields[name][rng.random(shape) < 0.2] = np.nan
+    fields |= {
+        "types": rng.choice([0, 1, 2, 3, 4, 255], shape).astype(np.uint8),
+        "refreshed": np.arange(steps) % 2 == 0,
+        "token_ids": rng.integers(0, 32000, steps),
+        "tokens": tuple(f" t{i}" for i in range(steps)),
+        "text": "".join(f" t{i}" for i in range(steps)),
+        "config": {"method": "heal", "alpha": 0.5, "interval": 10},
+        "seed": seed,
+        "versions": {"heal": "0.1.0"},
+    }
+    return Trace(**(fields | changes))
+
+
+def full(value: float, steps: int = 1) -> np.ndarray:
+    return np.full((steps, 1, 3), value, np.float32)
+
+
+def test_equal_by_value_with_nan() -> None:
+    assert np.isnan(make().visual).any()
+    assert make() == make()
+    assert make() != make(seed=1)
+    assert make() != "a trace"
+
+
+@pytest.mark.parametrize("name", [*SCORES, "types", "refreshed", "token_ids"])
+def test_every_array_counts_for_equality(name: str) -> None:
+    array = getattr(make(), name).copy()
+    array.flat[-1] = 0 if array.flat[-1] else 1
+    assert make(**{name: array}) != make()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tokens": ("a", "b", "c")}, {"text": "x"}, {"config": {}}, {"seed": 7}, {"versions": {"heal": "2"}}],
+)
+def test_everything_else_counts_too(change: dict[str, Any]) -> None:
+    assert replace(make(), **change) != make()
+
+
+def test_a_trace_does_not_change() -> None:
+    array = np.zeros((3, 2, 4), np.float32)
+    trace = make(visual=array)
+    array[:] = 1
+    assert not trace.visual.any()
+    with pytest.raises(ValueError, match="read-only"):
+        trace.visual[0, 0, 0] = 1
+    with pytest.raises(FrozenInstanceError):
+        trace.text = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(trace)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"visual": np.zeros((3, 2), np.float32)}, r"visual must have the shape \[step, layer, head\]"),
+        ({"beta": np.zeros((3, 2, 5), np.float32)}, r"beta must be .* \[3, 2, 4\], got float32 \[3, 2, 5\]"),
+        ({"gamma": np.zeros((3, 2, 4))}, "gamma must be a numpy array of float32 .* got float64"),
+        ({"types": np.zeros((3, 2, 4), np.int64)}, "types must be .* uint8"),
+        ({"refreshed": [True, False, True]}, "refreshed must be a numpy array .* got list"),
+        ({"token_ids": np.zeros(2, np.int64)}, r"token_ids must be .* \[3\], got int64 \[2\]"),
+        ({"tokens": ("a", "b")}, "one string a step: 3 steps, 2 tokens"),
+        ({"config": {"device": object()}}, "config must be made of what JSON can hold"),
+        ({"config": [1, 2]}, "config must be a dict"),
+        ({"text": None}, "text must be a string"),
+        ({"versions": {"heal": 1}}, "versions must be strings"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        make(**change)
+
+
+def test_shape_and_repr() -> None:
+    trace = make()
+    assert (trace.steps, trace.layers, trace.heads) == (3, 2, 4)
+    assert repr(trace) == "Trace(3 steps, 2 layers, 4 heads, text=' t0 t1 t2')"
+
+
+def test_alpha_vis_only_of_a_mix() -> None:
+    visual = np.array([[[3.0, 1.0, -1.0, np.nan, 0.0]]], np.float32)
+    language = np.array([[[1.0, 1.0, 2.0, 1.0, 1.0]]], np.float32)
+    trace = make(1, 1, 5, visual=visual, language=language)
+    assert trace.alpha_vis.dtype == np.float32
+    np.testing.assert_array_equal(trace.alpha_vis, [[[0.75, 0.5, np.nan, np.nan, np.nan]]])
+
+
+def test_mean_alpha_over_heads_of_a_type() -> None:
+    visual = np.array([[[3.0, 1.0, 9.0]], [[1.0, 1.0, 1.0]]], np.float32)
+    types = np.array([[[SYNERGY, SYNERGY, VISUAL]], [[VISUAL, VISUAL, VISUAL]]], np.uint8)
+    trace = make(2, 1, 3, visual=visual, language=full(1, 2), types=types)
+    np.testing.assert_allclose(trace.mean_alpha(), [0.625, np.nan])
+    np.testing.assert_allclose(trace.mean_alpha(VISUAL), [0.9, 0.5])
+    np.testing.assert_allclose(trace.mean_alpha({SYNERGY, VISUAL}), [(0.75 + 0.5 + 0.9) / 3, 0.5], rtol=1e-6)
+
+
+def test_mean_alpha_leaves_out_heads_without_a_mix() -> None:
+    visual = np.array([[[1.0, -1.0, np.nan]]], np.float32)
+    types = np.full((1, 1, 3), SYNERGY, np.uint8)
+    assert make(1, 1, 3, visual=visual, language=full(1), types=types).mean_alpha().tolist() == [0.5]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 4),
+    st.integers(0, 1000),
+    st.text(),
+    st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text()),
+)
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, seed: int, text: str, config: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("trace") / "t.safetensors"
+    trace = make(steps, seed=seed, text=text, config=config, tokens=(text,) * steps)
+    trace.save(path)
+    assert Trace.load(path) == trace
+
+
+def test_round_trip_of_unicode_and_a_cut_emoji(tmp_path: Path) -> None:
+    trace = make(tokens=("猫", "\ud83d", " ñ\x00\n"), text="猫🐈\ufffd ñ")
+    trace.save(tmp_path / "t")
+    loaded = Trace.load(tmp_path / "t")
+    assert loaded.tokens == trace.tokens
+    assert loaded.text == trace.text
+
+
+def test_round_trip_of_an_empty_trace(tmp_path: Path) -> None:
+    trace = make(steps=0)
+    trace.save(tmp_path / "t")
+    loaded = Trace.load(tmp_path / "t")
+    assert loaded == trace
+    assert (loaded.steps, loaded.layers, loaded.heads) == (0, 2, 4)
+    assert loaded.mean_alpha().shape == (0,)
+    assert len(loaded.to_dataframe()) == 0
+
+
+def test_config_is_what_json_gives_back(tmp_path: Path) -> None:
+    trace = make(config={"layers": (1, 2), "limit": float("nan")})
+    assert trace.config["layers"] == [1, 2]
+    trace.save(tmp_path / "t")
+    assert Trace.load(tmp_path / "t") == trace
+
+
+def test_strided_arrays_keep_their_values(tmp_path: Path) -> None:
+    turned = np.arange(24, dtype=np.float32).reshape(4, 2, 3).T
+    make(visual=turned).save(tmp_path / "t")
+    np.testing.assert_array_equal(Trace.load(tmp_path / "t").visual, turned)
+
+
+def test_saving_makes_folders_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "one" / "t.safetensors"
+    make().save(path)
+    make(seed=1).save(str(path))
+    assert Trace.load(path) == make(seed=1)
+    assert [file.name for file in path.parent.iterdir()] == ["t.safetensors"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    make().save(path)
+
+    def no_space(descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("heal.trace.os.fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        make(seed=1).save(path)
+    assert Trace.load(path) == make()
+    assert [file.name for file in tmp_path.iterdir()] == ["t"]
+
+
+def rewritten(path: Path, **metadata: str) -> Path:
+    """The arrays of a saved trace under other metadata."""
+    make().save(path)
+    save_file(load_file(path), path, metadata=metadata)
+    return path
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"no trace at .*nowhere"):
+        Trace.load(tmp_path / "nowhere")
+    with pytest.raises(TraceError, match="no trace at"):
+        Trace.load(tmp_path)
+    assert issubclass(TraceError, HealError)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not a trace at all", bytes(100)])
+def test_another_file_is_no_trace(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(TraceError, match="not a trace"):
+        Trace.load(tmp_path / "t")
+
+
+def test_other_safetensors_are_no_trace(tmp_path: Path) -> None:
+    save_file({"weight": np.zeros(3)}, tmp_path / "t")
+    with pytest.raises(TraceError, match="safetensors file, but not a trace"):
+        Trace.load(tmp_path / "t")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_cut_file_is_damaged(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "t"
+    make().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(TraceError, match="damaged"):
+        Trace.load(path)
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{", json.dumps({"tokens": []})])
+def test_a_damaged_record_is_named(tmp_path: Path, record: str) -> None:
+    path = rewritten(tmp_path / "t", heal_trace=str(FORMAT), record=record)
+    with pytest.raises(TraceError, match="damaged trace"):
+        Trace.load(path)
+
+
+def test_a_missing_array_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    make().save(path)
+    arrays = load_file(path)
+    del arrays["beta"]
+    save_file(arrays, path, metadata={"heal_trace": str(FORMAT), "record": "{}"})
+    with pytest.raises(TraceError, match="beta"):
+        Trace.load(path)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "t", heal_trace=str(FORMAT + 1), record="{}")
+    with pytest.raises(TraceError, match=r"newer than .* update heal"):
+        Trace.load(path)
+
+
+def test_dataframe_is_long_form() -> None:
+    trace = make()
+    frame = trace.to_dataframe()
+    scores = ["visual", "language", "synergy", "total", "contribution", "beta", "gamma"]
+    assert list(frame.columns) == [
+        "step",
+        "token",
+        "layer",
+        "head",
+        *scores,
+        "alpha_vis",
+        "type",
+        "refreshed",
+    ]
+    assert len(frame) == 3 * 2 * 4
+    row = frame[(frame.step == 1) & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
+    assert row.token == " t1"
+    assert row.refreshed == trace.refreshed[1]
+    for name in [*scores, "alpha_vis"]:
+        np.testing.assert_array_equal(row[name], getattr(trace, name)[1, 1, 2])
+
+
+def test_dataframe_names_the_types() -> None:
+    types = np.array([[[0, 1, 2, 3, 4, 255]]], np.uint8)
+    names = ["causal-redundant", "info-redundant", "visual", "language", "synergy", "unknown"]
+    assert make(1, 1, 6, types=types).to_dataframe()["type"].tolist() == names
+    with pytest.raises(TraceError, match=r"no HeadType: \[9\]"):
+        make(1, 1, 1, types=np.full((1, 1, 1), 9, np.uint8)).to_dataframe()
