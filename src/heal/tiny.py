@@ -13,7 +13,8 @@ WORDS = (
     "a an the is are in on of with and near this image shows there two three man woman dog cat car bus bicycle table "
     "chair fork knife spoon bowl pizza cake laptop phone book clock vase bed bench bird horse sheep cow bear kite "
     "ball bottle cup banana apple orange red blue green yellow black white small large left right under behind "
-    "standing sitting street room kitchen beach describe what how many color yes no person people please answer question ?"
+    "standing sitting street room kitchen beach describe what how many color yes no person people please "
+    "answer question ?"
 ).split()
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<image>"]
 CHAT_TEMPLATE = (

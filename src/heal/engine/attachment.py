@@ -152,11 +152,11 @@ class Attachment:
         if not isinstance(cache, Cache):
             return  # no cache, no generation: a plain forward pass stays plain
         ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-        if ids is None and embeds is None:
+        given = embeds if ids is None else ids
+        if given is None:
             return
         generation = self._generation(cache)
-        new = (embeds if ids is None else ids).shape[1]
-        if new == 1 and generation.length > 0 and ids is not None:
+        if given.shape[1] == 1 and generation.length > 0 and ids is not None:
             generation.read_token(self._owners_of_tokens(ids))
         else:
             generation.read_prompt(self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask")))
@@ -169,23 +169,19 @@ class Attachment:
             self.runtime.before(generation)
 
     def _generation(self, cache: Cache) -> Generation:
-        generation = self.generations.get(cache)
-        if generation is None:
-            if int(cache.get_seq_length()) > 0:
-                raise UnsupportedError(
-                    "this cache was filled before the method was attached, so it is not known which of its "
-                    "positions are visual: start with an empty cache inside the `with` block"
-                )
-            generation = self.generations[cache] = Generation(self.runtime.sets)
-            caches.follow(cache, generation.select)
-        elif isinstance(length := cache.get_seq_length(), int) and length != generation.length:
-            if length == 0:
-                caches.unfollow(cache)
-                del self.generations[cache]
-                return self._generation(cache)
-            raise UnsupportedError("the cache was cropped by hand: start with an empty one")
-        self.latest = generation
-        return generation
+        known, length = self.generations.get(cache), int(cache.get_seq_length())
+        if known is not None and length == known.length:
+            self.latest = known
+            return known
+        if length > 0:
+            raise UnsupportedError(
+                "this cache was filled or cropped outside of the method, so it is not known which of its positions "
+                "are visual: start with an empty cache inside the `with` block"
+            )
+        caches.unfollow(cache)  # a static cache is emptied and used again
+        fresh = self.latest = self.generations[cache] = Generation(self.runtime.sets)
+        caches.follow(cache, fresh.select)
+        return fresh
 
     def _owners_of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any) -> Tensor:
         if ids is None:
