@@ -66,10 +66,10 @@ def plain(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float)
     return weights @ values / weights.sum(), float(np.log(weights.sum()) + scores.max())
 
 
-def cell(at: Attended, row: int, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def cell(at: Attended, row: int, head: int) -> tuple[np.ndarray, ...]:
     """Query, keys and values that one query head of one row sees, in double precision."""
     kv = head // (at.query.shape[1] // at.key.shape[1])
-    return tuple(t.double().numpy() for t in (at.query[row, head], at.key[row, kv], at.value[row, kv]))  # type: ignore[return-value]
+    return tuple(t.double().numpy() for t in (at.query[row, head], at.key[row, kv], at.value[row, kv]))
 
 
 def sim(a: np.ndarray, b: np.ndarray) -> float:

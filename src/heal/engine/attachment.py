@@ -25,6 +25,8 @@ from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError
 REFUSED = {
     "assistant_model": "assisted decoding verifies several tokens at once: leave assistant_model out",
     "prompt_lookup_num_tokens": "prompt-lookup decoding verifies several tokens at once: leave it out",
+    "assistant_early_exit": "self-speculative decoding verifies several tokens at once: leave it out",
+    "use_mtp": "multi-token prediction verifies several tokens at once: leave use_mtp out",
     "custom_generate": "a custom generation loop may bypass the cache: use the ordinary generate()",
     "prefill_chunk_size": "a prompt read in chunks has no single last position: leave prefill_chunk_size out",
 }
@@ -128,7 +130,7 @@ class Attachment:
             return kwargs[name] if name in kwargs else getattr(config, name, None)
 
         for name, reason in REFUSED.items():
-            if option(name) is not None:
+            if option(name) not in (None, False):
                 raise UnsupportedError(reason)
         if option("use_cache") is False:
             raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
