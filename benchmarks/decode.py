@@ -40,7 +40,7 @@ def _note(text: str) -> None:
 
 def table(found: list[Speed]) -> str:
     lines = [
-        "| preset | batch | plain ms | HEAL ms | ratio (least – greatest of rounds) | reference | prompt | kept, % of KV |",
+        "| preset | batch | plain ms | HEAL ms | ratio (range over rounds) | reference | prompt | kept, % of KV |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for s in found:

@@ -109,6 +109,8 @@ class VLM:
         if stream:
             if not single:
                 raise ConfigError("a stream is for one prompt: give a single prompt, or stream=False")
+            if seed is not None:
+                raise ConfigError("a stream shares the global generator with its reader: use seed with stream=False")
             return Stream(self, inputs, method, trace, **generate_kwargs)
         with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
             if seed is not None:

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heal.analysis.counterfactual import swap_donor
-from heal.analysis.information import Measure, similarity
+from heal.analysis.information import Measure, dissimilarity
 from heal.analysis.noise import Noise
+from heal.errors import ConfigError
 
 Replacement = Literal["gaussian", "zero", "uniform", "cauchy", "swap", "none"]
 REPLACEMENTS: tuple[str, ...] = get_args(Replacement)
@@ -20,6 +21,8 @@ def replaced(
     outputs: Float[Tensor, "rows heads dim"], replacement: Replacement, noise: Noise
 ) -> Float[Tensor, "rows heads dim"]:
     """Noise in the place of each head's output, with the mean and variance of the entries of that output."""
+    if replacement == "none":
+        raise ConfigError("replacement none means that nothing is replaced: skip the stage")
     outputs = outputs.float()
     _, heads, dim = outputs.shape
     if replacement == "zero":
@@ -55,7 +58,7 @@ def contribution(
 ) -> Float[Tensor, "rows heads"]:
     """I_i = 1 − Sim(y, y + shift_i), shift_i = W_O^(i)(õ_i − o_i)."""
     stream = stream.float().unsqueeze(1)
-    return 1 - similarity(stream.expand_as(shifts), stream + shifts, measure)
+    return dissimilarity(stream, stream + shifts, measure)
 
 
 def causally_redundant(
@@ -66,7 +69,7 @@ def causally_redundant(
     std is that of the population: these are all the heads there are. With at most σ²+1 heads in a layer no
     head can be that far from the mean, so nothing is ever redundant by this rule.
     """
-    if sigma == float("inf"):
+    if sigma == float("inf") or contributions.shape[-1] <= sigma**2 + 1:
         return torch.zeros_like(contributions, dtype=torch.bool)
     values = normalised(contributions) if yeo_johnson else contributions
     mean = values.mean(-1, keepdim=True)

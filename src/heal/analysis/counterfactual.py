@@ -159,7 +159,8 @@ def _fake(
     ordinal = (regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
     if covariance == "full" and masking == "gaussian":
         centred = (states - mean) * regions.masks[:, name, None, :, None]
-        draws = noise.normal((kv_heads, length), length, name, which)
+        longest = max(regions.longest(name), 1)
+        draws = torch.stack([noise.normal((kv_heads,), longest, name, which, j) for j in range(longest)], dim=1)
         n = moments.count[:, name, None, None, None].clamp(min=1)
         return mean + torch.matmul(_pairs(draws, ordinal), centred) / n.sqrt()
     draw = noise.normal if masking == "gaussian" else noise.uniform

@@ -36,26 +36,34 @@ class HeadScores:
 
 
 def similarity(
-    a: Float[Tensor, "*heads dim"], b: Float[Tensor, "*heads dim"], measure: Measure = "cosine"
+    a: Float[Tensor, "*#heads dim"], b: Float[Tensor, "*#heads dim"], measure: Measure = "cosine"
 ) -> Float[Tensor, "*heads"]:
     """1 for equal vectors. cosine: (1 + cos)/2. l2: 2σ(−‖a−b‖ / (‖a‖+‖b‖)). cosine+l2: their mean.
 
     The sigmoid is doubled so that equal vectors give 1 here too, and nothing replaced means no information.
     """
+    return 1 - dissimilarity(a, b, measure)
+
+
+def dissimilarity(
+    a: Float[Tensor, "*#heads dim"], b: Float[Tensor, "*#heads dim"], measure: Measure = "cosine"
+) -> Float[Tensor, "*heads"]:
+    """1 − Sim, in a form that keeps its digits when the vectors are close: (1−cos)/2 = ‖â−b̂‖²/4."""
     a, b = a.float(), b.float()
+    norm_a, norm_b = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (a, b))
     if measure == "cosine":
-        return (1 + _cosine(a, b)) / 2
-    norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
-    distance = torch.linalg.vector_norm(a - b, dim=-1) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
-    l2 = 2 * torch.sigmoid(-distance)
-    return l2 if measure == "l2" else ((1 + _cosine(a, b)) / 2 + l2) / 2
+        return _cosine_distance(a, b, norm_a, norm_b)
+    tiny = torch.finfo(a.dtype).tiny
+    distance = torch.linalg.vector_norm(a - b, dim=-1) / (norm_a + norm_b).squeeze(-1).clamp(min=tiny)
+    l2 = torch.tanh(distance / 2)  # 1 − 2σ(−x)
+    return l2 if measure == "l2" else (_cosine_distance(a, b, norm_a, norm_b) + l2) / 2
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """cos with the cosine of a zero vector defined as 0."""
-    dot = (a * b).sum(-1)
-    norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
-    return (dot / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(-1, 1)
+def _cosine_distance(a: Tensor, b: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
+    """(1 − cos)/2, with the cosine of a zero vector defined as 0."""
+    tiny = torch.finfo(a.dtype).tiny
+    distance = (a / norm_a.clamp(min=tiny) - b / norm_b.clamp(min=tiny)).square().sum(-1) / 4
+    return torch.where((norm_a == 0).squeeze(-1) | (norm_b == 0).squeeze(-1), 0.5, distance)
 
 
 def difference_in_differences(
@@ -66,11 +74,11 @@ def difference_in_differences(
     measure: Measure = "cosine",
 ) -> HeadScores:
     """Scores from the four states: first index visual, second language; 0 means replaced by noise."""
-    neither = similarity(h11, h00, measure)
+    neither = dissimilarity(h11, h00, measure)
     return HeadScores(
-        visual=similarity(h11, h10, measure) - neither,
-        language=similarity(h11, h01, measure) - neither,
-        total=1 - neither,
+        visual=neither - dissimilarity(h11, h10, measure),
+        language=neither - dissimilarity(h11, h01, measure),
+        total=neither,
     )
 
 

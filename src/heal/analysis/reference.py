@@ -83,7 +83,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
     heads = query.shape[1]
     key, value = _repeated(key, heads), _repeated(value, heads)
     scores = torch.matmul(key, query.unsqueeze(-1)).squeeze(-1) * scale
-    weights = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1).nan_to_num()
+    weights = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+    weights = weights.masked_fill(~mask.any(-1)[:, None, None], 0.0)
     return torch.matmul(weights.unsqueeze(2), value).squeeze(2)
 
 

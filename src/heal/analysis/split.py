@@ -183,7 +183,7 @@ def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
 
 
 def _partial(numerator: Tensor, normaliser: Tensor, top: Tensor) -> Partial:
-    value = torch.where(normaliser > 0, numerator / normaliser, 0.0)
+    value = torch.where(normaliser == 0, 0.0, numerator / normaliser)
     lse = normaliser.log() + top
     return Partial(value.flatten(1, 2), lse.flatten(1))
 
@@ -199,8 +199,9 @@ def merge(
 
     With factors β and γ this is softmax(qKᵀ/√d)[βV_vis; γV_lang], by linearity, with no scaled copy of V.
     """
-    shares = torch.softmax(torch.stack([p.lse for p in partials]), dim=0)
-    shares = torch.nan_to_num(shares)  # every set empty: attention over nothing is zero
+    lse = torch.stack([p.lse for p in partials])
+    # every set empty: attention over nothing is zero (and a NaN of the model's stays one)
+    shares = torch.softmax(lse, dim=0).masked_fill_((lse == -torch.inf).all(0), 0.0)
     out: Tensor | None = None
     for index, part in enumerate(partials):
         share = shares[index]

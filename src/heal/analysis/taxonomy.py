@@ -31,7 +31,7 @@ class HeadType(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeadMap:
     """The types of all heads of one row or of several."""
 
@@ -79,8 +79,7 @@ def classify(
     mixed = live & visual & language
     x = torch.where(mixed, (scores.visual / scores.language).log(), torch.nan)
     median, spread = _median_and_mad(x)
-    cut = mad * spread if mad != float("inf") else torch.full_like(spread, torch.inf)
-    # ∞ · 0 would be NaN, so an infinite λ is never multiplied
+    cut = mad * spread  # ∞ · 0 is NaN, and nothing is beyond NaN either
     leans_visual, leans_language = x > median + cut, x < median - cut
 
     types = torch.full(total.shape, int(HeadType.INFO_REDUNDANT), dtype=torch.uint8, device=total.device)

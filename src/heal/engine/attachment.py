@@ -219,7 +219,7 @@ class Attachment:
             if options.get(name) is not None:
                 raise UnsupportedError(f"attention with {name} is not softmax over the keys alone")
         length = min(key.shape[2], generation.length)
-        regions = generation.regions(self.layout.kinds[layer], mask, length)
+        regions = generation.regions(self.layout.kinds[layer], mask, length, key.device)
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale)
 

@@ -24,8 +24,8 @@ class Generation:
         self.data: Any = None
         self._owners: Tensor | None = None  # [rows, length] set of each position, before masks are applied
         self._new: list[int] = []
-        self._regions: dict[str, Regions] = {}
-        self._stamps: dict[str, int] = {}  # the step at which a kind's regions were last brought up to date
+        self._regions: dict[tuple[str, torch.device], Regions] = {}
+        self._stamps: dict[tuple[str, torch.device], int] = {}  # step of the last update
 
     @property
     def rows(self) -> int:
@@ -59,24 +59,26 @@ class Generation:
         assert self._owners is not None
         return torch.stack([self._owners[:, -1] == name for name in range(self.sets)], dim=1)
 
-    def regions(self, kind: str, mask: Tensor | None, positions: int) -> Regions:
+    def regions(self, kind: str, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
         """The sets among the last `positions` keys, as far as the newest query sees them.
 
-        Layers of one kind share them. A window that slides makes them anew; a cache that grows extends them.
+        Layers of one kind on one device share them. A window that slides makes them anew; a cache that grows
+        extends them.
         """
-        known = self._regions.get(kind)
-        if known is not None and known.length == positions and self._stamps[kind] == self.step:
+        place = (kind, device)
+        known = self._regions.get(place)
+        if known is not None and known.length == positions and self._stamps[place] == self.step:
             return known
         if known is not None and known.length == positions - 1 == self.length - 1:
             known = known.extended(self._new)
         else:
-            known = self._from_owners(mask, positions)
-        self._regions[kind], self._stamps[kind] = known, self.step
+            known = self._from_owners(mask, positions, device)
+        self._regions[place], self._stamps[place] = known, self.step
         return known
 
-    def _from_owners(self, mask: Tensor | None, positions: int) -> Regions:
+    def _from_owners(self, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
         assert self._owners is not None
-        owners = self._owners[:, self.length - positions :]
+        owners = self._owners[:, self.length - positions :].to(device)
         masks = torch.stack([owners == name for name in range(self.sets)], dim=1)
         if mask is not None:
             seen = mask[:, :1, -1, :positions]
@@ -91,7 +93,7 @@ class Generation:
             return
         index = torch.tensor(rows, device=self._owners.device)
         self._owners = self._owners.index_select(0, index)
-        self._regions = {kind: known.select(rows) for kind, known in self._regions.items()}
+        self._regions = {place: known.select(rows) for place, known in self._regions.items()}
         if self.data is not None:
             self.data.select(rows)
 

@@ -101,6 +101,8 @@ class HEAL(Method):
         ):
             if getattr(self, field) not in allowed:
                 raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
+        if self.covariance == "full" and self.masking != "gaussian":
+            raise ConfigError(f"covariance full belongs to gaussian masking, not to {self.masking}")
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise ConfigError(f"alpha must lie strictly between 0 and 1, not {self.alpha}")
         for field in ("interval", "draws"):

@@ -50,7 +50,7 @@ class HealState:
         self.types: Tensor | None = None
         self.synergy: Tensor | None = None
         self.active = [False] * layers
-        self.noise: Noise | None = None
+        self.noises: dict[torch.device, Noise] = {}
         self.tally = Tally()
         self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
@@ -156,7 +156,7 @@ class HealRuntime(Runtime):
         state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], None)
         if self.repeats and (moments := state.moments[layer]) is not None:
             # the last position is about to come again, from calibrated layers
-            moments.remove(at.key[:, :, -1], at.value[:, :, -1], state.member)
+            moments.remove(at.key[:, :, -1], at.value[:, :, -1], state.member.to(at.key.device))
 
     def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
         state: HealState = generation.data
@@ -188,7 +188,7 @@ class HealRuntime(Runtime):
         moments = state.moments[layer]
         if moments is None or at.regions.length < length:  # a window slid: positions left it
             return Moments.of(at.key, at.value, at.regions)
-        moments.append(at.key[:, :, -1], at.value[:, :, -1], state.member)
+        moments.append(at.key[:, :, -1], at.value[:, :, -1], state.member.to(at.key.device))
         return moments
 
     def _scores(
@@ -215,10 +215,9 @@ class HealRuntime(Runtime):
 
     def _noise(self, generation: Generation, layer: int, device: torch.device) -> Noise:
         state: HealState = generation.data
-        if state.noise is None or state.noise.device != device:
-            state.noise = Noise(self.config.seed, device)
+        noise = state.noises.setdefault(device, Noise(self.config.seed, device))
         # the prompt's analysis and the first token are two draws
-        return state.noise.at(-1 if generation.phase == "prompt" else generation.step, layer)
+        return noise.at(-1 if generation.phase == "prompt" else generation.step, layer)
 
     # ── which heads matter ────────────────────────────────────────────────────────────────────────────
 
