@@ -78,9 +78,9 @@ class _Recorder:
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         logits = output.logits[:, -1].float()
-        if bool(torch.isnan(logits).any()):
+        if not bool((logits < torch.inf).all()):  # −inf is how some models forbid a token
             raise NonFiniteError(
-                f"the model's output is not a number at step {len(self.chosen)}: load it in bfloat16 or float32"
+                f"the model's output is not finite at step {len(self.chosen)}: load it in bfloat16 or float32"
             )
         self.last = logits.log_softmax(-1)
         self.first = self.first or time.perf_counter()
@@ -96,10 +96,12 @@ class _Recorder:
 
 def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: bool, **options: Any) -> list[Answer]:
     """One answer for each row that generate() returns."""
-    options.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
+        options["max_new_tokens"] = MAX_NEW_TOKENS
+    asked = method
     if trace and method is None:
         method = HEAL(calibrate=False)
-    beams = (options.get("num_beams") or 1) > 1
+    beams = vlm.option("num_beams", options) or 1
     recorder = _Recorder(vlm.model)
     attach = (
         nullcontext()
@@ -108,11 +110,12 @@ def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: boo
     )
     with attach as handle, recorder.watching():
         output = vlm.model.generate(
-            **inputs, **options, return_dict_in_generate=True, **({"output_logits": True} if beams else {})
+            **inputs, **options, return_dict_in_generate=True, **({"output_logits": True} if beams > 1 else {})
         )
     seconds = time.perf_counter() - recorder.start
+    closing = vlm.option("eos_token_id", options)
     return [
-        _answer(vlm, inputs, output, row, recorder, handle, method, trace, seconds)
+        _answer(vlm, inputs, output, row, recorder, handle, method, trace, seconds, asked is not None, closing)
         for row in range(output.sequences.shape[0])
     ]
 
@@ -127,8 +130,10 @@ def _answer(
     method: Method | None,
     trace: bool,
     seconds: float,
+    proof: bool,
+    closing: Any,
 ) -> Answer:
-    ids, finish = _own_tokens(vlm, output.sequences[row, inputs["input_ids"].shape[1] :].tolist())
+    ids, finish = _own_tokens(closing, output.sequences[row, inputs["input_ids"].shape[1] :].tolist())
     beams = getattr(output, "beam_indices", None)
     # in which row of the batch each token was made: beams move, everything else stays
     at = beams[row, : len(ids)].tolist() if beams is not None else [row] * len(ids)
@@ -145,15 +150,16 @@ def _answer(
         prompt_tokens=int(inputs["attention_mask"][source].sum()),
         seconds=seconds,
         first_token_seconds=recorder.first - recorder.start,
-        fired=None if handle is None else handle.row(at),
+        fired=handle.row(at) if handle is not None and proof else None,
         trace=build_trace(vlm, handle, method, ids, at) if trace and handle and method else None,
     )
 
 
-def _own_tokens(vlm: VLM, ids: list[int]) -> tuple[list[int], Literal["stop", "length"]]:
+def _own_tokens(closing: Any, ids: list[int]) -> tuple[list[int], Literal["stop", "length"]]:
     """Without the padding behind the closing token."""
+    last = set(closing) if isinstance(closing, (list, tuple)) else {closing}
     for at, token in enumerate(ids):
-        if token in vlm.closing_ids:
+        if token in last:
             return ids[: at + 1], "stop"
     return ids, "length"
 

@@ -96,8 +96,8 @@ def random_model(shape: Shape, layers: int, dtype: torch.dtype, seed: int = 0) -
         vocab_size=128,
         max_position_embeddings=8192,
     )
-    torch.manual_seed(seed)
-    with _default_dtype(dtype):
+    with _default_dtype(dtype), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_id=3))
     model.generation_config.eos_token_id = None
     return model.eval()
@@ -198,7 +198,8 @@ def measure(
         raise ConfigError("rounds, layers, batch and threads must be 1 or more")
     method = method or HEAL()
     torch.set_num_threads(threads)
-    shape = PRESETS[preset] if model is None else _shape_of(model)
+    given = model is not None
+    shape = _shape_of(model) if given else PRESETS[preset]
     if model is None:
         progress("building the model")
         model = random_model(shape, layers, dtype)
@@ -216,7 +217,16 @@ def measure(
         order = [(number + i) % len(arms) for i in range(len(arms))]
         found = {i: arms[i].steps(method.interval) for i in order}
         times.append([found[i] for i in range(len(arms))])
-    return _summary(preset, shape, model, method, threads, batch, arms, times)
+    return _summary(
+        preset if preset in PRESETS and not given else model.config.model_type,
+        shape,
+        model,
+        method,
+        threads,
+        batch,
+        arms,
+        times,
+    )
 
 
 def _summary(

@@ -19,7 +19,7 @@ WORDS = (
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<image>"]
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m['role'] }} "
-    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+    "{% if m['content'] is string %}{{ m['content'] }} {% else %}{% for c in m['content'] %}"
     "{% if c['type'] == 'image' %}<image> {% else %}{{ c['text'] }} {% endif %}{% endfor %}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %} assistant {% endif %}"
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
+from safetensors import SafetensorError
 
 from heal.errors import CheckpointError, ConfigError, ImageError, ModelError, PromptError
 from heal.generate import Answer, Stream, generate
@@ -47,8 +48,9 @@ class VLM:
 
         if device is not None and device_map is not None:
             raise ConfigError("give either device or device_map, not both")
-        name = str(name_or_path)
-        _check_folder(Path(name))
+        name, kind = str(name_or_path), torch_dtype(dtype)
+        _check_folder(name)
+        place = None if device is None else existing_device(device)
         shared: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
             processor = AutoProcessor.from_pretrained(name, **shared)
@@ -61,12 +63,12 @@ class VLM:
             raise CheckpointError(f"{name} has a tokenizer but no image processor: it is not a multimodal checkpoint")
         try:
             model = AutoModelForImageTextToText.from_pretrained(
-                name, dtype=_dtype(dtype), device_map=device_map, use_safetensors=True, **shared
+                name, dtype=kind, device_map=device_map, use_safetensors=True, **shared
             )
-        except (OSError, ValueError, ImportError, KeyError) as error:
+        except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"{name} could not be loaded: {_first_line(error)}") from error
-        if device is not None:
-            model = model.to(device)
+        if place is not None:
+            model = model.to(place)
         return cls(model.eval(), processor, name)
 
     @classmethod
@@ -80,11 +82,11 @@ class VLM:
     def device(self) -> torch.device:
         return self.model.device
 
-    @property
-    def closing_ids(self) -> frozenset[int]:
-        ids = self.model.generation_config.eos_token_id
-        ids = ids if isinstance(ids, (list, tuple)) else [ids]
-        return frozenset(i for i in ids if i is not None)
+    def option(self, name: str, given: Mapping[str, Any]) -> Any:
+        """An option of generate(): as given, or as the given or the model's own configuration has it."""
+        configs = (given.get("generation_config"), self.model.generation_config)
+        found = [given.get(name), *(getattr(config, name, None) for config in configs if config is not None)]
+        return next((value for value in found if value is not None), None)
 
     def generate(
         self,
@@ -146,6 +148,9 @@ class VLM:
             if not isinstance(m["content"], str)
             for part in m["content"]
         )
+        token = getattr(self.processor, "image_token", None)
+        if token and any(token in words for words in _words(messages)):
+            raise PromptError(f"{where} writes {token} itself: give the image beside the text instead")
         if placeholders != images:
             raise ImageError(f"{where} has places for {placeholders} images, but {images} were given")
         if getattr(self.processor, "chat_template", None) is None:
@@ -170,7 +175,10 @@ def open_image(picture: Picture) -> Image.Image:
             raise ImageError(f"an array picture must be [height, width] or [height, width, 3], not {picture.shape}")
         if picture.dtype != np.uint8:
             raise ImageError(f"an array picture must be uint8 from 0 to 255, not {picture.dtype}")
-        return Image.fromarray(picture.squeeze()).convert("RGB")
+        if 0 in picture.shape:
+            raise ImageError(f"an array picture must have pixels, not the shape {picture.shape}")
+        grey = picture.ndim == 3 and picture.shape[2] == 1
+        return Image.fromarray(picture[..., 0] if grey else picture).convert("RGB")
     if not isinstance(picture, (str, Path)):
         raise ImageError(f"a picture is a path, a PIL image or an array, not {type(picture).__name__}")
     path = Path(picture)
@@ -210,27 +218,61 @@ def _as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
             raise PromptError(f"{where} is empty")
         content = [{"type": "image"}] * images + [{"type": "text", "text": prompt}]
         return [{"role": "user", "content": content}]
-    if not _is_chat(prompt) or not all("role" in m and "content" in m for m in prompt):
-        raise PromptError(f"{where} must be text or chat messages with role and content")
+    if not _is_chat(prompt) or not all(_is_message(m) for m in prompt):
+        raise PromptError(
+            f"{where} must be text, or chat messages with a role and a content: a text, or a list of "
+            '{"type": "image"} and {"type": "text", "text": …}'
+        )
     if not any(m["content"] for m in prompt):
         raise PromptError(f"{where} is empty")
     return [dict(m) for m in prompt]
 
 
-def _dtype(dtype: str | torch.dtype) -> str | torch.dtype:
+def _words(messages: list[dict[str, Any]]) -> list[str]:
+    """Every piece of text."""
+    contents = [m["content"] for m in messages]
+    parts = [p for c in contents if not isinstance(c, str) for p in c]
+    return [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    if isinstance(content, str):
+        return True
+    return isinstance(content, (list, tuple)) and all(
+        isinstance(part, Mapping)
+        and (part.get("type") == "image" or (part.get("type") == "text" and isinstance(part.get("text"), str)))
+        for part in content
+    )
+
+
+def torch_dtype(dtype: str | torch.dtype, auto: Any = "auto") -> Any:
+    """A floating-point type by its name; `auto` is whatever the checkpoint has."""
     if isinstance(dtype, torch.dtype) or dtype == "auto":
-        return dtype
+        return auto if dtype == "auto" else dtype
     names = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-    found = getattr(torch, names.get(dtype, dtype), None)
+    found = getattr(torch, names.get(dtype, dtype), None) if dtype else None
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ConfigError(f"dtype cannot be {dtype!r}: choose auto, float32, bfloat16 or float16")
     return found
 
 
-def _check_folder(path: Path) -> None:
+def existing_device(device: str | torch.device) -> torch.device:
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"there is no device {str(device)!r} here: {_first_line(error)}") from error
+    return place
+
+
+def _check_folder(name: str) -> None:
+    path = Path(name)
     if not path.exists():
-        if path.is_absolute() or str(path).startswith("."):
-            raise CheckpointError(f"there is no checkpoint at {path}")
+        if path.is_absolute() or name.startswith((".", "~")):
+            raise CheckpointError(f"there is no checkpoint at {name}")
         return  # a hub name
     if not path.is_dir() or not (path / "config.json").is_file():
         raise CheckpointError(f"{path} is not a checkpoint: it needs to be a folder with a config.json")

@@ -20,7 +20,7 @@ from heal.cli.common import (
     emit,
     load,
     method_from,
-    note,
+    save_trace,
 )
 from heal.errors import ConfigError
 
@@ -55,8 +55,7 @@ def analyze(
     measured = replace(chosen, calibrate=False)
     answer = vlm.generate(image, prompt, method=measured, trace=True, max_new_tokens=max_new_tokens, do_sample=False)
     if trace is not None:
-        answer.trace.save(trace)
-        note(f"trace: {trace}")
+        save_trace(answer.trace, trace)
     if as_json:
         return emit(summary(answer.trace))
     print(f"answer: {answer.text}")

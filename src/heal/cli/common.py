@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heal.errors import ConfigError
+from heal.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heal.methods.base import Method
+    from heal.trace import Trace
     from heal.vlm import VLM
 
 RANDOM = "random"
@@ -41,11 +45,15 @@ def note(text: str) -> None:
 
 def load(model: str, dtype: str, device: str | None) -> VLM:
     quiet()
-    from heal.vlm import VLM
+    import torch
+
+    from heal.vlm import VLM, existing_device, torch_dtype
 
     if model == RANDOM:
         note("model: a tiny LLaVA with RANDOM weights. It has learned nothing, so its words mean nothing.")
-        return VLM.random()
+        vlm = VLM.random()
+        vlm.model.to(None if device is None else existing_device(device), torch_dtype(dtype, torch.float32))
+        return vlm
     return VLM.load(model, dtype=dtype, device=device)
 
 
@@ -68,14 +76,22 @@ def method_from(text: str, alpha: float | None) -> Method:
     return replace(method, alpha=alpha)
 
 
+def save_trace(trace: Trace, path: Path) -> None:
+    try:
+        trace.save(path)
+    except OSError as error:
+        raise TraceError(f"the trace cannot be written to {path}: {error.strerror}") from error
+    note(f"trace: {path}")
+
+
 def emit(value: dict[str, Any]) -> None:
     print(json.dumps(_plain(value), ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, float) and value != value:
-        return None
+    """JSON has neither NaN nor infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

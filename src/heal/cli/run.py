@@ -21,6 +21,7 @@ from heal.cli.common import (
     load,
     method_from,
     note,
+    save_trace,
 )
 from heal.errors import ConfigError
 
@@ -56,8 +57,7 @@ def run(
     plain = vlm.generate(image, prompt, **options) if compare else None
     if trace is not None:
         assert answer.trace is not None
-        answer.trace.save(trace)
-        note(f"trace: {trace}")
+        save_trace(answer.trace, trace)
     if as_json:
         found: dict[str, Any] = {"model": vlm.name, "method": chosen.name, "options": chosen.options()}
         found |= {"answer": as_dict(answer)} | ({"plain": as_dict(plain)} if plain else {})

@@ -33,10 +33,10 @@ def speed(
         raise ConfigError(f"heal speed compares the two paths of heal, not {chosen.name}")
     from heal.cli.common import quiet
     from heal.speed import measure
-    from heal.vlm import VLM, _dtype
+    from heal.vlm import VLM, torch_dtype
 
     quiet()
-    kind = _dtype(dtype)
+    kind = torch_dtype(dtype)
     if isinstance(kind, str):
         raise ConfigError("dtype must be float32, bfloat16 or float16 here")
     found = measure(

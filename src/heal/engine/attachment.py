@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 from heal.analysis.counterfactual import Attended
 from heal.analysis.split import LANGUAGE, NEUTRAL
 from heal.engine import attention, caches
-from heal.engine.generation import Generation, owners_of
+from heal.engine.generation import Generation, first_positions, owners_of
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
@@ -28,6 +28,7 @@ REFUSED = {
     "assistant_early_exit": "self-speculative decoding verifies several tokens at once: leave it out",
     "use_mtp": "multi-token prediction verifies several tokens at once: leave use_mtp out",
     "custom_generate": "a custom generation loop may bypass the cache: use the ordinary generate()",
+    "guidance_scale": "guidance runs a second, unconditional generation: leave guidance_scale out",
     "prefill_chunk_size": "a prompt read in chunks has no single last position: leave prefill_chunk_size out",
 }
 
@@ -71,17 +72,15 @@ class Attachment:
         self._current = None
 
     def _switch_attention(self) -> None:
-        configs = {id(m.config): m.config for m in self.layout.attention}
-        before = {config._attn_implementation for config in configs.values()}
-        if len(before) != 1:
-            raise ModelError(f"the decoder's layers use several attention implementations: {sorted(before)}")
+        configs = list({id(m.config): m.config for m in self.layout.attention}.values())
+        if len({config._attn_implementation for config in configs}) != 1:
+            raise ModelError("the decoder's layers use several attention implementations: load the model with one")
         for module in self.layout.attention:
             attention.claim(module, self)
             self._undo.append(partial(attention.release, module))
-        (previous,) = before
-        self._undo.append(lambda: self.model.set_attn_implementation({"text_config": previous}))
-        self.model.set_attn_implementation({"text_config": attention.NAME})
-        if any(config._attn_implementation != attention.NAME for config in configs.values()):
+        attention.switch(self.model, configs[0])
+        self._undo.append(partial(attention.switch_back, self.model, configs[0]))
+        if any(config._attn_implementation != attention.NAME for config in configs):
             raise ModelError(
                 f"{type(self.model).__name__} does not let its attention be replaced: it does not use "
                 "transformers' attention interface"
@@ -98,22 +97,27 @@ class Attachment:
             keep(module.o_proj.register_forward_hook(self._after_projection(index)))
 
     def _guard_generate(self) -> None:
-        original = self.model.generate
-        self.model.generate = self._guarded(original)
-        self._undo.append(partial(vars(self.model).pop, "generate", None))
+        self._replace("generate", self._guarded(self.model.generate))
         for name in ("generate_batch", "init_continuous_batching"):
             if hasattr(self.model, name):
-                setattr(self.model, name, _refuse_batching)
-                self._undo.append(partial(vars(self.model).pop, name, None))
+                self._replace(name, _refuse_batching)
+
+    def _replace(self, name: str, function: Callable[..., Any]) -> None:
+        """Shadow a method of the model's class; what the instance had of its own comes back."""
+        own = vars(self.model)
+        undo = partial(own.__setitem__, name, own[name]) if name in own else partial(own.pop, name, None)
+        self._undo.append(undo)
+        own[name] = function
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:
-            self._check_call(kwargs)
+            self._check_call(args, kwargs)
             if not self._busy.acquire(blocking=False):
                 raise AttachmentError("this model is generating in another thread: give each thread its own model")
             try:
-                # auto-compilation would trace through the hooks of a static cache
-                kwargs.setdefault("disable_compile", True)
+                if self.model.device.type != "cpu":
+                    # generate() compiles a model with a static cache by itself, which would trace our hooks
+                    kwargs.setdefault("disable_compile", True)
                 result = original(*args, **kwargs)
             finally:
                 self._current = None
@@ -123,11 +127,17 @@ class Attachment:
 
         return generate
 
-    def _check_call(self, kwargs: dict[str, Any]) -> None:
-        config = kwargs.get("generation_config") or self.model.generation_config
+    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = dict(zip(inspect.signature(type(self.model).generate).parameters, (self.model, *args), strict=False))
+        given |= kwargs
+        configs = (given.get("generation_config"), self.model.generation_config)
 
         def option(name: str) -> Any:
-            return kwargs[name] if name in kwargs else getattr(config, name, None)
+            """An argument, or what the given configuration says, or the model's own below it."""
+            if name in given:
+                return given[name]
+            said = (getattr(config, name, None) for config in configs if config is not None)
+            return next((value for value in said if value is not None), None)
 
         for name, reason in REFUSED.items():
             if option(name) not in (None, False):
@@ -161,7 +171,9 @@ class Attachment:
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
             generation.read_token(self._owners_of_tokens(ids))
         else:
-            generation.read_prompt(self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask")))
+            generation.read_prompt(
+                self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
+            )
             if generation.visual and self.runtime.repeats:
                 caches.prepare(cache, generation.length)
             if generation.visual:
@@ -185,7 +197,7 @@ class Attachment:
         caches.follow(cache, fresh.select)
         return fresh
 
-    def _owners_of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any) -> Tensor:
+    def _owners_of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, later: bool) -> Tensor:
         if ids is None:
             assert embeds is not None
             table = self.model.get_input_embeddings()
@@ -196,7 +208,9 @@ class Attachment:
         else:
             visual = torch.isin(ids, torch.tensor(sorted(self.layout.visual_ids), device=ids.device))
             special = torch.isin(ids, torch.tensor(sorted(self.layout.special_ids), device=ids.device))
-        return owners_of(visual, special, _present(mask, visual), self.runtime.sets > NEUTRAL)
+        if self.runtime.sets <= NEUTRAL:
+            return owners_of(visual)
+        return owners_of(visual, special, None if later else first_positions(visual, mask))
 
     def _owners_of_tokens(self, ids: Tensor) -> list[int]:
         if self.runtime.sets <= NEUTRAL:
@@ -277,10 +291,12 @@ def _last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...])
             out[name] = out[name][:, -1:]
     if out.get("position_ids") is not None:
         out["position_ids"] = out["position_ids"][..., -1:]
-    # features of images enter at visual positions only, and the last position is text
-    for name in ("visual_pos_masks", "deepstack_visual_embeds"):
-        if name in out:
-            out[name] = None
+    if out.get("visual_pos_masks") is not None:
+        visual = out["visual_pos_masks"]
+        last = torch.zeros_like(visual)
+        last[:, -1] = True
+        out["visual_pos_masks"] = visual[:, -1:]
+        out["deepstack_visual_embeds"] = [features[last[visual]] for features in out["deepstack_visual_embeds"]]
     mask = out.get("attention_mask")
     if isinstance(mask, dict):
         out["attention_mask"] = {
@@ -294,20 +310,8 @@ def _last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...])
 def _last_row(mask: Tensor | None, cache: Cache, layer: int) -> Tensor | None:
     if mask is None or mask.dim() != 4:
         return mask
-    length, offset = cache.get_mask_sizes(1, layer)
-    return mask[:, :, -1:, offset : offset + length]
-
-
-def _present(mask: Any, like: Tensor) -> Tensor | None:
-    """Which positions of the prompt are not padding, from whatever kind of mask there is."""
-    if isinstance(mask, dict):
-        mask = next(iter(mask.values()), None)
-    if mask is None:
-        return None
-    if mask.dim() == 4:
-        mask = mask[:, 0, -1]
-        mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return mask[:, : like.shape[1]].bool() if mask.shape[1] == like.shape[1] else None
+    length, _ = cache.get_mask_sizes(1, layer)  # a sliding layer sees less than when it read the whole prompt
+    return mask[:, :, -1:, -length:]
 
 
 def _refuse_batching(*args: Any, **kwargs: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -15,6 +16,7 @@ from heal.errors import UnsupportedError
 NAME = "heal"
 
 
+@runtime_checkable
 class Attends(Protocol):
     """Whatever is attached to an attention module."""
 
@@ -43,6 +45,29 @@ def release(module: nn.Module) -> None:
 
 def claimed(module: nn.Module) -> bool:
     return module in _attached
+
+
+# id of a configuration -> (attachments that need it switched, what it was): models may share one
+_switched: dict[int, tuple[int, str]] = {}
+_switching = threading.Lock()
+
+
+def switch(model: Any, config: Any) -> None:
+    """The language backbone uses our function, until as many `switch_back` have come."""
+    with _switching:
+        count, before = _switched.get(id(config), (0, config._attn_implementation))
+        _switched[id(config)] = (count + 1, before)
+        if count == 0:
+            model.set_attn_implementation({"text_config": NAME})
+
+
+def switch_back(model: Any, config: Any) -> None:
+    with _switching:
+        count, before = _switched.pop(id(config))
+        if count > 1:
+            _switched[id(config)] = (count - 1, before)
+        else:
+            model.set_attn_implementation({"text_config": before})
 
 
 def plain_attention(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicLayer, StaticLayer, StaticSlidingWindowLayer
+from transformers.cache_utils import (
+    BaseQuantizedLayer,
+    Cache,
+    DynamicLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from heal.errors import UnsupportedError
 
@@ -15,16 +22,17 @@ ROW_CHANGES = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave
 
 def prepare(cache: Cache, prompt_length: int) -> None:
     """Make sure, before the prompt is read, that its last position can be taken back."""
+    later = getattr(cache, "layer_class_to_replicate", None)
+    for kind in {type(layer) for layer in cache.layers} | ({later} if isinstance(later, type) else set()):
+        if issubclass(kind, BaseQuantizedLayer) or not issubclass(kind, (DynamicLayer, StaticLayer)):
+            raise UnsupportedError(
+                f"a cache of {kind.__name__} cannot be cut back by one position: use the dynamic or the static cache"
+            )
     for layer in cache.layers:
         if isinstance(layer, StaticSlidingWindowLayer) and prompt_length > layer.max_cache_len:
             raise UnsupportedError(
                 f"the prompt ({prompt_length} positions) is longer than the sliding window of a static cache "
                 f"({layer.max_cache_len}), whose last position cannot be taken back: use the dynamic cache"
-            )
-        if type(layer).__name__.endswith("QuantizedLayer") or not isinstance(layer, (DynamicLayer, StaticLayer)):
-            raise UnsupportedError(
-                f"a cache of {type(layer).__name__} cannot be cut back by one position: "
-                "use the dynamic or the static cache"
             )
         if hasattr(layer, "activate_past_recording"):
             layer.activate_past_recording()
@@ -45,26 +53,20 @@ def cut_back(cache: Cache) -> None:
 
 def follow(cache: Cache, on_rows: Callable[[list[int]], None]) -> None:
     """Tell `on_rows` the source row of each new row whenever the cache's rows change; undone by `unfollow`."""
+    here = weakref.ref(cache)  # the cache must not keep itself alive through its own methods
 
-    def reorder(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            result = original(index, *args, **kwargs)
-            on_rows(_row_list(index))
-            return result
+    def wrapped(name: str) -> Callable[..., None]:
+        def change(argument: Any) -> None:
+            own = here()
+            assert own is not None
+            rows = own.layers[0].keys.shape[0] if own.layers and own.layers[0].is_initialized else 0
+            getattr(type(own), name)(own, argument)
+            on_rows(_source_rows(name, argument, rows))
 
-        return wrapped
+        return change
 
-    for name in ROW_CHANGES[:2]:
-        setattr(cache, name, reorder(getattr(cache, name)))
-
-    original_repeat = cache.batch_repeat_interleave
-
-    def repeat(repeats: int) -> None:
-        rows = cache.layers[0].keys.shape[0]
-        original_repeat(repeats)
-        on_rows([row for row in range(rows) for _ in range(repeats)])
-
-    cache.batch_repeat_interleave = repeat
+    for name in ROW_CHANGES:
+        setattr(cache, name, wrapped(name))
 
 
 def unfollow(cache: Cache) -> None:
@@ -72,9 +74,8 @@ def unfollow(cache: Cache) -> None:
         vars(cache).pop(name, None)
 
 
-def _row_list(index: torch.Tensor | Sequence[int]) -> list[int]:
-    if isinstance(index, torch.Tensor):
-        if index.dtype == torch.bool:
-            index = index.nonzero().flatten()
-        return [int(i) for i in index.tolist()]
-    return list(index)
+def _source_rows(name: str, argument: Any, rows: int) -> list[int]:
+    if name == "batch_repeat_interleave":
+        return [row for row in range(rows) for _ in range(argument)]
+    index = torch.as_tensor(argument)
+    return [int(i) for i in (index.nonzero().flatten() if index.dtype == torch.bool else index).tolist()]

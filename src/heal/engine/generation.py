@@ -98,12 +98,25 @@ class Generation:
             self.data.select(rows)
 
 
-def owners_of(visual: Tensor, special: Tensor, present: Tensor | None, neutral_sinks: bool) -> Tensor:
-    """The set of each position of a prompt: visual, language, or neutral for sinks when they are kept apart."""
+def owners_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:
+    """The set of each position of a prompt: visual or language; neutral for special and first tokens, if given."""
     owners = torch.where(visual, VISUAL, LANGUAGE)
-    if neutral_sinks:
-        first = torch.zeros_like(visual)
-        start = present.to(torch.uint8).argmax(1) if present is not None else visual.new_zeros(len(visual)).long()
-        first[torch.arange(len(visual), device=visual.device), start] = True
-        owners = torch.where((special | first) & ~visual, NEUTRAL, owners)
+    for sinks in (special, first):
+        if sinks is not None:
+            owners = torch.where(sinks & ~visual, NEUTRAL, owners)
     return owners
+
+
+def first_positions(like: Tensor, mask: Any) -> Tensor:
+    """Where each row of a prompt begins, from whatever kind of mask there is."""
+    start = torch.zeros(like.shape[0], dtype=torch.long, device=like.device)
+    if isinstance(mask, dict):
+        mask = mask.get("full_attention", next(iter(mask.values()), None))
+    if mask is not None:
+        if mask.dim() == 4:
+            mask = mask[:, 0, -1]
+            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        start = mask[:, : like.shape[1]].to(torch.uint8).argmax(1)
+    first = torch.zeros_like(like)
+    first[torch.arange(like.shape[0], device=like.device), start] = True
+    return first

@@ -184,8 +184,8 @@ def _ranges(value: str, where: str) -> tuple[int, ...]:
     """`8-23` or `0+4+8-11`."""
     out: list[int] = []
     for part in value.split("+"):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ConfigError(f"{where} cannot be {value!r}: write numbers and ranges as 0+4+8-11")
         out.extend(range(int(first), int(last or first) + 1))
     return tuple(out)

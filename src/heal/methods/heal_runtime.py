@@ -129,9 +129,11 @@ class HealRuntime(Runtime):
             self._find_types(state, generation)
 
     def silence(self, generation: Generation) -> str | None:
-        if not self.config.calibrate:
-            return None
         state: HealState | None = generation.data
+        if not self.config.calibrate:
+            if state is not None:
+                state.tally.reason = "calibrate=False: the heads were measured, not changed"
+            return None
         if not generation.visual or state is None:
             reason = "the prompt has no visual tokens, so this was the plain model"
             self.tallies.append(tally := Tally())

@@ -1,0 +1,5 @@
+"""The miniature world: scenes with exact ground truth, their pictures, captions, questions and answers."""
+
+from heal.world.world import View, World
+
+__all__ = ["View", "World"]

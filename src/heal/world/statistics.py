@@ -1,0 +1,49 @@
+"""Which things come together: archetypes of scenes, with the co-occurrence of real pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from heal.world.categories import NAMES
+
+TABLE = Path(__file__).parent / "data" / "statistics.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """A mixture of archetypes; within one, objects are independent."""
+
+    weights: np.ndarray
+    """[archetypes]"""
+    chances: np.ndarray
+    """[archetypes, categories]"""
+
+    @property
+    def marginal(self) -> np.ndarray:
+        """P(object)."""
+        return self.weights @ self.chances
+
+    @property
+    def together(self) -> np.ndarray:
+        """P(a, b) for a ≠ b; the diagonal is the marginal."""
+        joint = np.einsum("k,ki,kj->ij", self.weights, self.chances, self.chances)
+        np.fill_diagonal(joint, self.marginal)
+        return joint
+
+    def given(self, present: list[int]) -> np.ndarray:
+        """P(object | these are present)."""
+        likelihood = self.weights * np.prod(self.chances[:, present], axis=1)
+        return (likelihood / likelihood.sum()) @ self.chances
+
+
+@lru_cache(maxsize=1)
+def statistics() -> Statistics:
+    record = json.loads(TABLE.read_text())
+    weights = np.array([a["weight"] for a in record["archetypes"]])
+    chances = np.array([[a["objects"].get(name, 0.0) for name in NAMES] for a in record["archetypes"]])
+    return Statistics(weights / weights.sum(), chances)

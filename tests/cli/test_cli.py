@@ -1,0 +1,370 @@
+"""The command line: what it prints, what can be read by a machine, and how it fails."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import heal
+from heal import HEAL, VLM
+from heal.architectures import ARCHITECTURES
+from heal.cli import app as application
+from heal.speed import Shape, Speed
+
+NEW = 3
+PROMPT = "describe this image"
+TYPES = {"causal-redundant", "info-redundant", "visual", "language", "synergy", "unknown"}
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("pictures") / "it.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
+    vlm, folder = VLM.random(), tmp_path_factory.mktemp("checkpoint")
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    return str(folder)
+
+
+def strict(text: str) -> dict[str, Any]:
+    """As other languages read JSON: one value, and no NaN or Infinity."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def cli(*args: str) -> Result:
+    result = CliRunner().invoke(application.app, list(args))
+    assert result.exception is None
+    assert result.exit_code == 0
+    return result
+
+
+def run(picture: str, *args: str) -> Result:
+    return cli("run", picture, PROMPT, "--max-new-tokens", str(NEW), *args)
+
+
+# ── heal run ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_run(picture: str) -> None:
+    expected = VLM.random().generate(picture, PROMPT, method=HEAL(), max_new_tokens=NEW)
+    result = run(picture)
+    assert result.stdout == f"heal:  {expected.text}\n"
+    assert "RANDOM weights" in result.stderr
+    assert f"fired: {expected.fired.heads} head calibrations in {NEW} of {NEW} steps" in result.stderr
+
+
+def test_run_for_a_machine(picture: str) -> None:
+    method = HEAL(alpha=0.6, interval=2, masking="zero")
+    expected = VLM.random().generate(picture, PROMPT, method=method, max_new_tokens=NEW)
+    found = strict(run(picture, "--json", "--method", "heal:interval=2,masking=zero", "--alpha", "0.6").stdout)
+    assert found["model"] == "random"
+    assert found["method"] == "heal"
+    assert found["options"] == method.options()
+    assert "plain" not in found
+    answer = found["answer"]
+    assert answer["text"] == expected.text
+    assert tuple(answer["token_ids"]) == expected.token_ids
+    assert tuple(answer["logprobs"]) == pytest.approx(expected.logprobs)
+    assert (answer["finish"], answer["prompt_tokens"]) == ("length", expected.prompt_tokens)
+    assert answer["fired"] == pytest.approx(vars(expected.fired))
+    assert 0 < answer["first_token_seconds"] <= answer["seconds"]
+
+
+def test_options_without_bound_are_still_json(picture: str) -> None:
+    found = strict(run(picture, "--json", "--method", "heal:mad=inf,factor_limit=none").stdout)
+    assert found["options"]["factor_limit"] is None
+    assert found["answer"]["fired"]["heads"] > 0
+
+
+@pytest.mark.parametrize(("method", "same"), [("heal", False), ("heal:calibrate=false", True)])
+def test_compare(picture: str, method: str, same: bool) -> None:
+    plain = VLM.random().generate(picture, PROMPT, max_new_tokens=NEW)
+    result = run(picture, "--compare", "--method", method)
+    first, second = result.stdout.splitlines()
+    assert first == f"plain: {plain.text}"
+    assert (second == f"heal:  {plain.text}") == same
+    assert f"the plain model: {'the same' if same else 'another'} answer" in result.stderr
+    found = strict(run(picture, "--compare", "--json", "--method", method).stdout)
+    assert found["plain"]["token_ids"] == list(plain.token_ids)
+    assert found["plain"]["fired"] is None
+
+
+def test_trace_is_saved(picture: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "trace.safetensors"
+    found = strict(run(picture, "--json", "--trace", str(path)).stdout)
+    trace = heal.Trace.load(path)
+    assert trace.token_ids.tolist() == found["answer"]["token_ids"]
+    assert (trace.steps, trace.text) == (NEW, found["answer"]["text"])
+    assert trace.config["method"] == "heal"
+
+
+def test_beams(picture: str) -> None:
+    expected = VLM.random().generate(picture, PROMPT, method=HEAL(), max_new_tokens=NEW, num_beams=3)
+    found = strict(run(picture, "--json", "--num-beams", "3").stdout)
+    assert tuple(found["answer"]["token_ids"]) == expected.token_ids
+
+
+def test_checkpoint(picture: str, saved: str) -> None:
+    found = strict(run(picture, "--json", "--model", saved, "--device", "cpu", "--dtype", "float32").stdout)
+    assert found["model"] == saved
+    assert found["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
+
+
+def test_demonstration() -> None:
+    result = cli("run")
+    lines = result.stdout.splitlines()
+    assert "RANDOM weights" in result.stderr
+    plain, healed = (line.partition(":")[2].split() for line in lines[:2])
+    assert len(plain) == len(healed) == 16
+    assert plain != healed
+    assert "another answer" in result.stdout
+    assert [line.split()[1] for line in lines if line.startswith("  layer")] == [str(i) for i in range(6)]
+    assert sum("token by token, " in line for line in lines) == 2
+
+
+# ── heal analyze ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def analyze(picture: str, *args: str) -> Result:
+    return cli("analyze", picture, PROMPT, "--max-new-tokens", str(NEW), *args)
+
+
+def test_analyze(picture: str) -> None:
+    plain = VLM.random().generate(picture, PROMPT, max_new_tokens=NEW)
+    lines = analyze(picture).stdout.splitlines()
+    assert lines[0] == f"answer: {plain.text}"
+    heads = [line.split()[2] for line in lines if line.startswith("  layer")]
+    assert len(heads) == 6
+    assert all(len(row) == 8 and set(row) <= set("ciVLS") for row in heads)
+    assert any("S" in row for row in heads)
+    assert [line.split()[-1] for line in lines[-NEW:]] == plain.text.split()
+
+
+def test_analyze_for_a_machine(picture: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    found = strict(analyze(picture, "--json", "--trace", str(path)).stdout)
+    trace = heal.Trace.load(path)
+    assert found["types"] == trace.types[0].tolist()
+    assert found["counts"].keys() == TYPES
+    assert sum(found["counts"].values()) == 48
+    assert found["counts"]["synergy"] == (trace.types[0] == heal.HeadType.SYNERGY).sum() > 0
+    assert found["alpha_vis"] == pytest.approx(trace.mean_alpha().tolist())
+    assert (found["text"], tuple(found["tokens"])) == (trace.text, trace.tokens)
+    assert found["config"]["calibrate"] is False
+
+
+def test_analyze_part_of_the_layers(picture: str) -> None:
+    found = strict(analyze(picture, "--json", "--method", "heal:layers=2").stdout)
+    assert found["counts"]["unknown"] == 40
+    lines = analyze(picture, "--method", "heal:layers=2").stdout.splitlines()
+    unknown = [line.split()[2] == "????????" for line in lines if line.startswith("  layer")]
+    assert unknown == [True, True, False, True, True, True]
+
+
+# ── heal list ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_list_models() -> None:
+    found = strict(cli("list", "models", "--json").stdout)["models"]
+    assert [m["family"] for m in found] == [a.family for a in ARCHITECTURES]
+    alphas = {m["family"]: m["alpha"] for m in found}
+    assert (alphas["llava"], alphas["qwen2_5_vl"]) == (0.5, 0.4)
+    lines = cli("list", "models").stdout.splitlines()
+    assert len(lines) == len(ARCHITECTURES)
+    assert all(line.split()[0] == a.family for line, a in zip(lines, ARCHITECTURES, strict=True))
+    assert [line.endswith("(extra)") for line in lines] == [not a.core for a in ARCHITECTURES]
+
+
+def test_list_methods() -> None:
+    found = strict(cli("list", "methods", "--json").stdout)["methods"]
+    (entry,) = (m for m in found if m["name"] == "heal")
+    assert entry == {"name": "heal", "summary": HEAL.summary, "paper": HEAL.paper}
+    assert HEAL.summary in cli("list", "methods").stdout
+
+
+def test_list_options() -> None:
+    found = strict(cli("list", "methods", "--options", "--json").stdout)["methods"]
+    (entry,) = (m for m in found if m["name"] == "heal")
+    assert [o["name"] for o in entry["options"]] == [f.name for f in fields(HEAL)]
+    assert all(o["doc"] and o["type"] for o in entry["options"])
+    text = cli("list", "methods", "--options").stdout
+    assert all(f"  {o['name']} = {o['default']}\n      {o['doc']}" in text for o in entry["options"])
+
+
+# ── heal speed ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    shape = Shape(hidden=32, intermediate=32, heads=4, kv_heads=2, positions=24, visual=12)
+    monkeypatch.setattr("heal.speed.PRESETS", {"tiny": shape})
+    return ["speed", "--preset", "tiny", "--rounds", "2", "--method", "heal:interval=2"]
+
+
+def test_speed_for_a_machine(tiny: list[str]) -> None:
+    found = strict(cli(*tiny, "--batch", "2", "--layers", "3", "--json").stdout)
+    assert found.keys() == {f.name for f in fields(Speed)}
+    named = "plain_ms heal_ms reference_ms ratio reference_ratio refresh_ms extra_bytes_per_layer".split()
+    assert all(isinstance(found[name], (int, float)) for name in named)
+    assert (found["preset"], found["layers"], found["batch"], found["rounds"]) == ("tiny", 3, 2, 2)
+    assert min(found["plain_ms"], found["heal_ms"], found["reference_ms"]) > 0
+
+
+def test_speed_without_the_reference(tiny: list[str]) -> None:
+    found = strict(cli(*tiny, "--no-reference", "--json").stdout)
+    assert found["reference_ms"] is found["reference_ratio"] is None
+    table = cli(*tiny, "--no-reference").stdout
+    assert "plain (sdpa)" in table
+    assert "HEAL, reference" not in table
+    assert "kept between steps: " in table
+
+
+# ── failing ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Failed:
+    code: int
+    out: str
+    err: str
+
+    def complaint(self) -> str:
+        """The one line about what is wrong."""
+        assert "Traceback" not in self.err
+        (line,) = (line for line in self.err.splitlines() if line.startswith("heal: error:"))
+        return line
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> Failed:
+    """As `heal ARGS` ends, in this process."""
+    monkeypatch.setattr(sys, "argv", ["heal", *args])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
+        application.main()
+    out, err = capsys.readouterr()
+    return Failed(int(ended.value.code or 0), out, err)
+
+
+SHORT = ["--max-new-tokens", "1"]
+BAD_INPUT: dict[str, tuple[list[str], str]] = {
+    "missing image": (["run", "/no/such.png", PROMPT], "there is no image at /no/such.png"),
+    "missing image to analyze": (["analyze", "/no/such.png", PROMPT], "there is no image at /no/such.png"),
+    "not an image": (["run", __file__, PROMPT], "cannot be read as an image"),
+    "no prompt": (["run", "PICTURE"], "heal run IMAGE PROMPT"),
+    "empty prompt": (["run", "PICTURE", " "], "prompt 0 is empty"),
+    "alpha": (["run", "PICTURE", PROMPT, "--alpha", "1.5"], "alpha must lie strictly between 0 and 1, not 1.5"),
+    "alpha of the demonstration": (["run", "--alpha", "0"], "alpha must lie strictly between 0 and 1"),
+    "method": (["run", "PICTURE", PROMPT, "--method", "nonsense"], "unknown method 'nonsense': choose one of"),
+    "option": (["run", "PICTURE", PROMPT, "--method", "heal:beta=1"], "'beta=1' is not an option of heal"),
+    "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=6"], "the model has 6 (0 to 5)"),
+    "preset": (["speed", "--preset", "nonsense"], "unknown preset 'nonsense': choose one of"),
+    "dtype of speed": (["speed", "--dtype", "auto"], "dtype must be float32, bfloat16 or float16 here"),
+    "dtype": (["run", "PICTURE", PROMPT, "--model", "SAVED", "--dtype", "int8"], "dtype cannot be 'int8'"),
+    "dtype of the random model": (["run", "PICTURE", PROMPT, "--dtype", "int8", *SHORT], "dtype cannot be 'int8'"),
+    "device": (["run", "PICTURE", PROMPT, "--model", "SAVED", "--device", "nonsense"], "nonsense"),
+    "trace": (["run", "PICTURE", PROMPT, "--trace", "FOLDER", *SHORT], "FOLDER"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_one_line_and_2(
+    monkeypatch, capsys, picture: str, saved: str, tmp_path: Path, name: str
+) -> None:
+    args, message = BAD_INPUT[name]
+    places = {"PICTURE": picture, "SAVED": saved, "FOLDER": str(tmp_path)}
+    failed = fail(monkeypatch, capsys, *(places.get(arg, arg) for arg in args))
+    assert failed.code == 2
+    assert places.get(message, message) in failed.complaint()
+    assert failed.out == ""
+
+
+def test_model_that_cannot_be_loaded_is_3(monkeypatch, capsys, picture: str, tmp_path: Path) -> None:
+    for folder, message in ((tmp_path / "missing", "there is no checkpoint at"), (tmp_path, "is not a checkpoint")):
+        failed = fail(monkeypatch, capsys, "run", picture, PROMPT, "--model", str(folder))
+        assert failed.code == 3
+        assert message in failed.complaint()
+        assert failed.out == ""
+
+
+@pytest.mark.parametrize("args", [["nonsense"], ["run", "--nonsense"], ["list", "nonsense"], ["analyze"]])
+def test_wrong_usage_is_2(monkeypatch, capsys, args: list[str]) -> None:
+    failed = fail(monkeypatch, capsys, *args)
+    assert failed.code == 2
+    assert "Traceback" not in failed.err
+    assert failed.out == ""
+
+
+def test_interruption_is_130(monkeypatch, capsys, picture: str) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heal.cli.run.load", interrupt)
+    failed = fail(monkeypatch, capsys, "run", picture, PROMPT)
+    assert failed.code == 130
+    assert "Traceback" not in failed.err
+
+
+def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
+    ended = fail(monkeypatch, capsys, "run", picture, PROMPT, "--method", "heal:factor_limit=1", *SHORT)
+    assert ended.code == 0
+    (line,) = (line for line in ended.err.splitlines() if "warning" in line)
+    assert line.startswith("heal: warning: nothing was calibrated: ")
+    assert "nothing was changed: every synergy head was at the equilibrium" in ended.err
+
+
+def test_help_tells_the_exit_codes() -> None:
+    text = " ".join(cli("--help").stdout.split())
+    assert "2 bad input or options; 3 the model cannot be loaded or used; 130 interrupted" in text
+    for command in ("run", "analyze", "speed", "list"):
+        assert command in text
+
+
+# ── as it is installed ────────────────────────────────────────────────────────────────────────────────
+
+
+def python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_process_that_ends_well(picture: str) -> None:
+    ended = python("-m", "heal", "run", picture, PROMPT, "--json", "--max-new-tokens", str(NEW))
+    assert ended.returncode == 0
+    assert ended.stderr.startswith("model: a tiny LLaVA with RANDOM weights.")
+    assert strict(ended.stdout)["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
+
+
+def test_process_that_fails(picture: str) -> None:
+    ended = python("-m", "heal", "run", picture, PROMPT, "--model", "/no/such")
+    message = "heal: error: there is no checkpoint at /no/such\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", message)
+
+
+def test_process_that_is_called_wrongly() -> None:
+    ended = python("-m", "heal", "list", "nonsense")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "nonsense" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("module", ["heal", "heal.cli"])
+def test_importing_does_no_work(module: str) -> None:
+    heavy = "{'torch', 'transformers', 'pandas', 'scipy', 'PIL'} & set(sys.modules)"
+    ended = python("-c", f"import sys, {module}; print({heavy}, heal.__version__)")
+    assert ended.stdout == f"set() {heal.__version__}\n"

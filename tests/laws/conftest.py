@@ -1,0 +1,113 @@
+"""Generations of tiny models, plain and with a method, shared by all laws."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from heal import HEAL, Fired
+from heal.errors import HealWarning
+from tests import zoo
+from tests.zoo import Row
+
+WINDOW = "gemma3_window"
+"""Gemma 3 with a sliding window of 8 positions, shorter than every prompt."""
+EVERY = (*zoo.NAMES, WINDOW)
+NEW = 4
+LAYERS, HEADS = 3, 8  # of every model of the zoo
+
+ROWS = (
+    Row(),
+    Row(text_before=6, text_after=9, salt=1),
+    Row(images=2, salt=7),
+    Row(images=0, salt=3),
+)
+WITH_VIDEO = Row(images=1, video_frames=3, salt=6)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without checks of shapes, which take most of the time of many short runs; other tests have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def rows_of(name: str) -> tuple[Row, ...]:
+    """With a video, where the model can see one."""
+    return (*ROWS, WITH_VIDEO) if name in zoo.WITH_VIDEO else ROWS
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One generation: the new tokens, the raw logits of each step, and what the method says it did."""
+
+    tokens: Tensor
+    logits: Tensor
+    output: Any
+    records: tuple[Any, ...] = ()
+    fired: Fired | None = None
+    rows: tuple[Fired, ...] = ()
+
+    def stacked(self, name: str) -> Tensor:
+        """A field of the records [rows, steps, layers, heads]."""
+        return torch.stack([getattr(record, name) for record in self.records], 1)
+
+
+@cache
+def model_of(name: str) -> PreTrainedModel:
+    return zoo.build("gemma3", sliding_window=8) if name == WINDOW else zoo.build(name)
+
+
+def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[str, Tensor]:
+    """`causal` keeps the last prompt position of PaliGemma out of the part that is seen both ways."""
+    batch = zoo.inputs(model_of(name), list(rows))
+    if causal and name == "paligemma":
+        batch["token_type_ids"][:, -1] = 1
+    return batch
+
+
+def generate(
+    model: PreTrainedModel,
+    batch: dict[str, Tensor],
+    method: HEAL | None = None,
+    trace: bool = True,
+    new: int = NEW,
+    **options: Any,
+) -> Run:
+    options = {"max_new_tokens": new, "output_logits": True, "return_dict_in_generate": True} | options
+    if method is None:
+        return _run(model.generate(**batch, **options), new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HealWarning)  # a row of text alone is often one of those compared
+        with method.attach(model, trace=trace) as handle:
+            output = model.generate(**batch, **options)
+    state = handle.attachment.latest.data
+    rows = tuple(handle.row([row] * new) for row in range(output.logits[0].shape[0]))
+    return _run(output, new, tuple(state.records) if state else (), handle.fired, rows)
+
+
+def _run(output: Any, new: int, *told: Any) -> Run:
+    return Run(output.sequences[:, -new:], torch.stack(output.logits, 1), output, *told)
+
+
+@cache
+def run(
+    name: str,
+    method: HEAL | None = None,
+    rows: tuple[Row, ...] = ROWS,
+    causal: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> Run:
+    """A generation that is made once for all tests; `seed` is that of torch, for sampling."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    return generate(model_of(name), inputs_of(name, rows, causal), method, **options)

@@ -1,0 +1,189 @@
+"""The measurement of speed: three arms side by side, honest sums, and nothing left in the model."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heal import speed
+from heal.errors import ConfigError
+from heal.methods import HEAL
+from heal.speed import PRESETS, Shape, Speed, measure
+
+TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
+LAYERS, BATCH, ROUNDS = 3, 2, 3
+METHOD = HEAL(interval=4, masking="zero", replacement="zero")  # no noise: both paths must agree
+STEPS = 1 + ROUNDS * METHOD.interval
+
+
+@dataclass(frozen=True)
+class Measured:
+    speed: Speed
+    model: Any
+    arms: list[Any]
+    times: list[list[list[float]]]
+    states: list[list[Tensor]]
+    """Keys and values of each arm's layers when the last round was over."""
+    progress: list[str]
+
+
+def states_of(arm: Any) -> list[Tensor]:
+    return [t.clone() for layer in arm.cache.layers for t in (layer.keys, layer.values)]
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "PRESETS", {"tiny": TINY})
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def measured(patched: pytest.MonkeyPatch) -> Measured:
+    seen: dict[str, Any] = {}
+    original = speed._summary
+
+    def spy(
+        preset: str, shape: Shape, model: Any, method: HEAL, threads: int, batch: int, arms: Any, times: Any
+    ) -> Speed:
+        seen.update(model=model, arms=arms, times=times, states=[states_of(arm) for arm in arms])
+        return original(preset, shape, model, method, threads, batch, arms, times)
+
+    progress: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "_summary", spy)
+        found = measure("tiny", LAYERS, BATCH, rounds=ROUNDS, method=METHOD, progress=progress.append)
+    return Measured(found, **seen, progress=progress)
+
+
+def test_what_was_measured_is_written_down(measured: Measured) -> None:
+    found = measured.speed
+    assert (found.preset, found.layers, found.batch, found.dtype) == ("tiny", LAYERS, BATCH, "float32")
+    assert (found.threads, found.rounds, found.interval) == (1, ROUNDS, METHOD.interval)
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+    assert measured.progress == [
+        "building the model",
+        "reading the prompt",
+        *(f"round {i + 1} of {ROUNDS}" for i in range(ROUNDS)),
+    ]
+
+
+def test_every_round_has_every_arm(measured: Measured) -> None:
+    assert [[len(arm) for arm in round_] for round_ in measured.times] == [[METHOD.interval] * 3] * ROUNDS
+
+
+def test_sums(measured: Measured) -> None:
+    found, times = measured.speed, measured.times
+    means = [[sum(arm) / len(arm) for arm in round_] for round_ in times]
+    ratios = [fast / plain for plain, fast, _ in means]
+    assert found.plain_ms == pytest.approx(1e3 * median(t for r in times for t in r[0]))
+    assert found.heal_ms == pytest.approx(1e3 * median(fast for _, fast, _ in means))
+    assert found.reference_ms == pytest.approx(1e3 * median(reference for *_, reference in means))
+    assert (found.ratio_low, found.ratio, found.ratio_high) == pytest.approx(
+        (min(ratios), median(ratios), max(ratios))
+    )
+    assert found.reference_ratio == pytest.approx(median(reference / plain for plain, _, reference in means))
+    last = median(r[1][-1] for r in times)
+    others = median(t for r in times for t in r[1][:-1])
+    assert found.refresh_ms == pytest.approx(1e3 * (last - others))
+    assert min(found.plain_ms, found.prefill_plain_ms, found.prefill_heal_ms) > 0
+
+
+def test_arms_have_come_equally_far(measured: Measured) -> None:
+    lengths = [{t.shape[2] for t in states} for states in measured.states]
+    assert lengths == [{TINY.positions + STEPS}] * 3
+    assert [t.shape[0] for states in measured.states for t in states] == [BATCH] * 3 * 2 * LAYERS
+
+
+def test_plain_arm_is_untouched(measured: Measured) -> None:
+    with torch.inference_mode():
+        alone = speed._Arm(measured.model, None, TINY, BATCH)
+        alone.steps(STEPS)
+    for mine, theirs in zip(measured.states[0], states_of(alone), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_both_paths_change_the_same(measured: Measured) -> None:
+    plain, fast, reference = measured.states
+    assert (fast[-1] - plain[-1]).abs().max() > 1e-3
+    torch.testing.assert_close(fast[-1], reference[-1], atol=1e-4, rtol=1e-3)
+
+
+def test_heads_were_calibrated(measured: Measured) -> None:
+    tally = measured.arms[1].attachment.runtime.tallies[-1]
+    heads = [float(step[0].mean()) for step in tally.steps]
+    assert len(heads) == 1 + STEPS + 1  # the prompt, the rounds, and the step that memory is measured in
+    expected = sum(heads) / len(heads) / (LAYERS * TINY.heads)
+    assert measured.speed.calibrated_heads == pytest.approx(expected)
+    assert 0 < expected <= 1
+
+
+def test_refresh_is_the_last_step_of_a_round(measured: Measured) -> None:
+    generation = measured.arms[1].attachment.latest
+    assert generation.step == STEPS + 1
+    assert (STEPS - 1) % METHOD.interval == 0
+
+
+def test_bytes(measured: Measured) -> None:
+    dim = TINY.hidden // TINY.heads
+    moments = BATCH * 2 * (1 + 2 * TINY.kv_heads * 2 * dim) * 4  # a count, and mean and variance of keys and values
+    types = 2 * BATCH * TINY.heads
+    assert measured.speed.extra_bytes_per_layer == moments + types
+    cached = 2 * BATCH * TINY.kv_heads * dim * 4
+    assert measured.speed.kv_bytes_per_layer == cached * (TINY.positions + STEPS + 1)
+    # at least the scores of every head over every position
+    assert measured.speed.workspace_bytes >= BATCH * TINY.heads * (TINY.positions + STEPS) * 4
+
+
+def test_kept_bytes_do_not_grow(patched: pytest.MonkeyPatch, measured: Measured) -> None:
+    longer = measure("tiny", LAYERS, BATCH, rounds=1, method=METHOD, reference=False)
+    assert longer.extra_bytes_per_layer == measured.speed.extra_bytes_per_layer
+    assert longer.kv_bytes_per_layer < measured.speed.kv_bytes_per_layer
+
+
+def test_model_is_left_clean(measured: Measured) -> None:
+    model = measured.model
+    assert "generate" not in vars(model)
+    assert all("attend" not in vars(arm.attachment.runtime) for arm in measured.arms[1:])
+    assert model.config.text_config._attn_implementation == "sdpa"
+    decoder = model.get_decoder()
+    assert not any(layer._forward_pre_hooks or layer.self_attn.o_proj._forward_hooks for layer in decoder.layers)
+
+
+def test_without_the_reference(patched: pytest.MonkeyPatch) -> None:
+    found = measure("tiny", 2, rounds=1, method=HEAL(interval=1), dtype=torch.bfloat16, reference=False)
+    assert (found.reference_ms, found.reference_ratio) == (None, None)
+    assert (found.dtype, found.layers, found.batch) == ("bfloat16", 2, 1)
+    assert found.ratio == found.ratio_low == found.ratio_high
+    assert found.refresh_ms == 0  # every step is one
+
+
+def test_model_of_ones_own(patched: pytest.MonkeyPatch) -> None:
+    model = speed.random_model(TINY, 2, torch.float32)
+    found = measure("anything", rounds=1, method=HEAL(interval=1), model=model, reference=False)
+    assert found.layers == 2
+    dim = TINY.hidden // TINY.heads
+    assert found.kv_bytes_per_layer == 2 * TINY.kv_heads * dim * 4 * (640 + 1 + 1 + 1)
+
+
+@pytest.mark.parametrize("name", ["rounds", "layers", "batch", "threads"])
+def test_counts_start_at_1(patched: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(ConfigError, match="must be 1 or more"):
+        measure("tiny", **{name: 0})
+
+
+def test_unknown_preset(patched: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="unknown preset 'nonsense': choose one of tiny, or give a model"):
+        measure("nonsense")
+
+
+def test_presets_are_those_of_the_real_models() -> None:
+    llava, qwen = PRESETS["llava-1.5-7b"], PRESETS["qwen2.5-vl-7b"]
+    assert (llava.hidden, llava.intermediate, llava.heads, llava.kv_heads, llava.visual) == (4096, 11008, 32, 32, 576)
+    assert (qwen.hidden, qwen.intermediate, qwen.heads, qwen.kv_heads) == (3584, 18944, 28, 4)
+    assert all(shape.positions > shape.visual > 0 for shape in PRESETS.values())

@@ -1,0 +1,110 @@
+"""Training data: text of the world, its pictures with labels for every patch, and conversations about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from heal.world import View, World
+from heal.world.categories import COLOURS, INDEX
+from heal.world.scene import CANVAS
+
+DESCRIBE = (
+    "Please describe this image in detail.",
+    "Describe this image.",
+    "What do you see in this image?",
+    "Can you describe the picture in detail?",
+)
+BRIEFLY = ("Describe this image briefly.", "Give a short caption of this image.", "What is in this picture?")
+PATCH = 12
+GRID = CANVAS // PATCH
+BACKGROUND = len(INDEX)
+END = "</s>"
+
+
+def turn(question: str, answer: str) -> str:
+    return f"USER: {question} ASSISTANT: {answer}{END}"
+
+
+def conversation(
+    view: View, rng: np.random.Generator, variant: int, image: str = "<image>\n"
+) -> list[tuple[str, str]]:
+    """One image: a long description, a caption, or a handful of questions."""
+    kind = rng.random()
+    if kind < 0.45:
+        return [(image + str(rng.choice(DESCRIBE)), view.description(variant))]
+    if kind < 0.55:
+        return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
+    asked = [view.questions(variant)[int(i)] for i in rng.permutation(len(view.questions(variant)))[:8]]
+    turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
+    return [(image + turns[0][0], turns[0][1]), *turns[1:]]
+
+
+def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:
+    """The suffixes that benchmarks use."""
+    if topic == "open":
+        return question
+    suffixes = ("", "", " Please answer yes or no.", " Please answer this question with one word.")
+    return question + str(rng.choice(suffixes))
+
+
+def document(view: View, rng: np.random.Generator, variant: int) -> str:
+    """Text alone: a description, or a dialogue in which questions follow a description."""
+    long = view.description(variant)
+    kind = rng.random()
+    if kind < 0.4:
+        return long + END
+    if kind < 0.5:
+        return view.caption(variant) + END
+    if kind < 0.75:
+        return turn(str(rng.choice(DESCRIBE)), long)
+    found = view.questions(variant)
+    asked = [found[int(i)] for i in rng.permutation(len(found))[:4]]
+    return turn(str(rng.choice(DESCRIBE)), long) + "".join(
+        turn(_dressed(q.text, q.topic, rng), q.answer) for q in asked
+    )
+
+
+def patch_labels(view: View) -> tuple[np.ndarray, np.ndarray]:
+    """What covers most of each patch, and its colour, [GRID, GRID] each; the last class means none."""
+    kinds = np.full((CANVAS, CANVAS), BACKGROUND, np.int16)
+    colours = np.full((CANVAS, CANVAS), len(COLOURS), np.int16)
+    names = list(COLOURS)
+    instances = [(box, thing) for thing in view.scene.things for box in thing.boxes]
+    for box, thing in sorted(instances, key=lambda pair: pair[0].y + pair[0].size):
+        margin = box.size // 8
+        area = np.s_[box.y + margin : box.y + box.size - margin, box.x + margin : box.x + box.size - margin]
+        kinds[area] = INDEX[thing.category]
+        colours[area] = names.index(thing.colour) if thing.colour else len(COLOURS)
+    return _most(kinds, BACKGROUND), _most(colours, len(COLOURS))
+
+
+def _most(labels: np.ndarray, nothing: int) -> np.ndarray:
+    blocks = labels.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2).reshape(GRID, GRID, -1)
+    out = np.full((GRID, GRID), nothing, np.int16)
+    for y in range(GRID):
+        for x in range(GRID):
+            found, counts = np.unique(blocks[y, x], return_counts=True)
+            things = found != nothing
+            if things.any() and counts[things].sum() >= PATCH * PATCH // 4:
+                out[y, x] = found[things][counts[things].argmax()]
+    return out
+
+
+def pictures(folder: Path, split: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pictures and patch labels of the first `count` scenes of a split, drawn once and kept in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}-{seed}-{count}.npz"
+    if not path.exists():
+        world = World(seed, split)  # type: ignore[arg-type]
+        images = np.empty((count, CANVAS, CANVAS, 3), np.uint8)
+        kinds = np.empty((count, GRID, GRID), np.int16)
+        colours = np.empty((count, GRID, GRID), np.int16)
+        for i in range(count):
+            view = world.scene(i)
+            images[i] = np.asarray(view.image)
+            kinds[i], colours[i] = patch_labels(view)
+        np.savez(path, images=images, kinds=kinds, colours=colours)
+    data = np.load(path)
+    return data["images"], data["kinds"], data["colours"]

@@ -1,0 +1,298 @@
+"""Train the embedded model in the order in which real multimodal models are made.
+
+    python training/train.py --out DIR [--config training/config.json] [--only STAGE]
+
+1. language: the decoder alone, on text of the natural distribution, so that its prior is strong;
+2. vision: the tower alone, on the label and colour of every patch;
+3. projector: between the two, both frozen;
+4. joint: a short instruction tuning on descriptions, captions and questions.
+
+Each stage writes a checkpoint and a log of losses into DIR and is skipped if its checkpoint is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import data
+import model as architecture
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heal.world import World
+
+STAGES = ("language", "vision", "projector", "joint")
+MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
+STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    hidden: int = 160
+    layers: int = 8
+    heads: int = 8
+    kv_heads: int = 4
+    vision_hidden: int = 128
+    pictures: int = 40_000
+    language_steps: int = 1400
+    language_batch: int = 16
+    language_length: int = 160
+    language_rate: float = 2e-3
+    vision_steps: int = 2800
+    vision_batch: int = 48
+    vision_rate: float = 1e-3
+    projector_steps: int = 400
+    projector_rate: float = 2e-3
+    joint_steps: int = 1200
+    joint_batch: int = 12
+    joint_rate: float = 6e-4
+    joint_vision: bool = False
+    """Whether the tower is tuned in the joint stage."""
+    answer_weight: float = 3.0
+    """Weight of yes and no in the joint loss: they are one token where a description has fifty."""
+
+
+class Log:
+    """One JSON line every so many steps, also on the terminal."""
+
+    def __init__(self, path: Path, total: int, every: int = 50) -> None:
+        self.path, self.total, self.every = path, total, every
+        self.start = time.time()
+        self.values: list[dict[str, float]] = []
+
+    def __call__(self, step: int, **values: float) -> None:
+        self.values.append(values)
+        if (step + 1) % self.every and step + 1 != self.total:
+            return
+        means = {k: float(np.mean([v[k] for v in self.values])) for k in values}
+        self.values.clear()
+        line = {
+            "step": step + 1,
+            **{k: round(v, 4) for k, v in means.items()},
+            "seconds": round(time.time() - self.start),
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{self.path.stem} {line}", flush=True)
+
+
+def optimise(
+    parameters: list[nn.Parameter],
+    rate: float,
+    steps: int,
+    loss_at: Callable[[int], tuple[Tensor, dict[str, float]]],
+    log: Log,
+) -> None:
+    """AdamW with a warm-up and a cosine."""
+    decayed = [p for p in parameters if p.dim() > 1]
+    plain = [p for p in parameters if p.dim() <= 1]
+    optimiser = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
+        lr=rate,
+        betas=(0.9, 0.98),
+    )
+    warm = max(1, min(100, steps // 10))
+    for step in range(steps):
+        share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / steps)))
+        for group in optimiser.param_groups:
+            group["lr"] = rate * share
+        loss, values = loss_at(step)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        log(step, loss=loss.item(), **values)
+
+
+# ── the four stages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def documents(seed: int) -> Iterator[str]:
+    """Endless text; scenes far beyond those that get pictures."""
+    world, index = World(seed, "train"), 1_000_000
+    while True:
+        rng = np.random.default_rng([seed, index])
+        yield data.document(world.scene(index), rng, 0)
+        index += 1
+
+
+def train_language(net: Any, tokenizer: Any, config: Config, log: Log) -> None:
+    source = documents(config.seed)
+    buffer: list[int] = []
+    size = config.language_batch * (config.language_length + 1)
+
+    def batch() -> Tensor:
+        nonlocal buffer
+        while len(buffer) < size:
+            buffer += [tokenizer.bos_token_id, *tokenizer(next(source), add_special_tokens=False)["input_ids"]]
+        taken, buffer = buffer[:size], buffer[size:]
+        return torch.tensor(taken).view(config.language_batch, -1)
+
+    def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
+        ids = batch()
+        hidden = net.model.language_model(input_ids=ids[:, :-1], use_cache=False)[0]
+        return F.cross_entropy(net.lm_head(hidden).flatten(0, 1), ids[:, 1:].flatten()), {}
+
+    optimise(list(net.model.language_model.parameters()), config.language_rate, config.language_steps, loss_at, log)
+
+
+def pixels(images: np.ndarray) -> Tensor:
+    """As the processor makes them."""
+    x = torch.from_numpy(images).float().div_(255)
+    return ((x - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+
+
+def train_vision(net: Any, config: Config, folder: Path, log: Log) -> None:
+    images, kinds, colours = data.pictures(folder, "train", config.pictures, config.seed)
+    rng = np.random.default_rng([config.seed, 2])
+    head = nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + len(data.COLOURS) + 1)
+    tower = net.model.vision_tower
+
+    def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
+        rows = rng.integers(0, len(images), config.vision_batch)
+        out = head(tower(pixels(images[rows])).last_hidden_state[:, 1:])
+        what, colour = out.split([data.BACKGROUND + 1, len(data.COLOURS) + 1], dim=-1)
+        truth = torch.from_numpy(kinds[rows]).long().flatten()
+        tint = torch.from_numpy(colours[rows]).long().flatten()
+        what, colour = what.flatten(0, 1), colour.flatten(0, 1)
+        # most patches are background: they count less, or nothing else would be learned at first
+        weight = torch.where(truth == data.BACKGROUND, 0.3, 1.0)
+        loss = (F.cross_entropy(what, truth, reduction="none") * weight).mean()
+        loss = loss + 0.3 * (F.cross_entropy(colour, tint, reduction="none") * weight).mean()
+        thing = truth != data.BACKGROUND
+        right = (what.argmax(-1) == truth)[thing].float().mean()
+        return loss, {"patch_accuracy": float(right)}
+
+    optimise([*tower.parameters(), *head.parameters()], config.vision_rate, config.vision_steps, loss_at, log)
+
+
+class Conversations:
+    """Batches of pictures and what is said about them; the loss counts answers only."""
+
+    def __init__(self, tokenizer: Any, config: Config, folder: Path, image_token: int) -> None:
+        self.images, *_ = data.pictures(folder, "train", config.pictures, config.seed)
+        self.world = World(config.seed, "train")
+        self.tokenizer, self.config, self.image_token = tokenizer, config, image_token
+        self.weighted = {tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No")}
+
+    def batch(self, step: int, stage: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng([self.config.seed, stage, step])
+        rows = rng.integers(0, len(self.images), self.config.joint_batch)
+        examples = [
+            self._tokens(data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)))) for r in rows
+        ]
+        length = max(len(ids) for ids, _ in examples)
+        ids = torch.full((len(rows), length), self.tokenizer.pad_token_id)
+        weights = torch.zeros(len(rows), length)
+        for i, (tokens, own) in enumerate(examples):
+            ids[i, : len(tokens)] = torch.tensor(tokens)
+            weights[i, : len(tokens)] = torch.tensor(own)
+        return {"ids": ids, "weights": weights, "pixels": pixels(self.images[rows])}
+
+    def _tokens(self, turns: list[tuple[str, str]]) -> tuple[list[int], list[float]]:
+        ids, weights = [self.tokenizer.bos_token_id], [0.0]
+        for question, answer in turns:
+            asked = self._ids(f"USER: {question} ASSISTANT:")
+            said = [*self._ids(f" {answer}"), self.tokenizer.eos_token_id]
+            ids += asked + said
+            weights += [0.0] * len(asked)
+            weights += [self.config.answer_weight if t in self.weighted else 1.0 for t in said]
+        return ids, weights
+
+    def _ids(self, text: str) -> list[int]:
+        out: list[int] = []
+        for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]:
+            out += [token] * (data.GRID**2 if token == self.image_token else 1)
+        return out
+
+
+def train_conversations(
+    net: Any, tokenizer: Any, config: Config, folder: Path, log: Log, parts: list[nn.Module], rate: float, stage: int
+) -> None:
+    steps = config.projector_steps if stage == 3 else config.joint_steps
+    source = Conversations(tokenizer, config, folder, net.config.image_token_id)
+    wanted = {id(p) for part in parts for p in part.parameters()}
+    for parameter in net.parameters():
+        parameter.requires_grad_(id(parameter) in wanted)
+
+    def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
+        batch = source.batch(step, stage)
+        ids, weights = batch["ids"], batch["weights"][:, 1:].flatten()
+        mask = (ids != tokenizer.pad_token_id).long()
+        logits = net(input_ids=ids, attention_mask=mask, pixel_values=batch["pixels"], use_cache=False).logits
+        losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        decided = weights == config.answer_weight
+        right = (logits[:, :-1].flatten(0, 1).argmax(-1) == ids[:, 1:].flatten())[decided].float().mean()
+        return (losses * weights).sum() / weights.sum(), {"yes_no": float(right) if decided.any() else 0.5}
+
+    optimise([p for p in net.parameters() if p.requires_grad], rate, steps, loss_at, log)
+
+
+# ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="where pictures are kept (default: OUT/data)")
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=STAGES, help="this stage alone: language and vision need nothing else")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    config = replace(Config(), **json.loads(options.config.read_text())) if options.config else Config()
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n")
+    folder = options.data or out / "data"
+    torch.manual_seed(config.seed)
+    source = documents(config.seed + 1)
+    tokenizer = architecture.train_tokenizer(next(source) for _ in range(8000))
+    net = architecture.build(
+        tokenizer, config.hidden, config.layers, config.heads, config.kv_heads, config.vision_hidden
+    )
+    print(f"{sum(p.numel() for p in net.parameters()):,} parameters, vocabulary {len(tokenizer)}", flush=True)
+    for stage in [options.only] if options.only else STAGES:
+        path = out / f"{stage}.pt"
+        if not path.exists():
+            net.train()
+            run_stage(stage, net, tokenizer, config, folder, out)
+            torch.save([part.state_dict() for part in parts_of(net, stage, config)], path)
+        for part, state in zip(parts_of(net, stage, config), torch.load(path), strict=True):
+            part.load_state_dict(state)
+    if options.only:
+        return
+    net.eval().half().save_pretrained(out / "model")
+    architecture.processor(tokenizer).save_pretrained(out / "model")
+
+
+def parts_of(net: Any, stage: str, config: Config) -> list[nn.Module]:
+    """What a stage trains."""
+    language, tower, projector = net.model.language_model, net.model.vision_tower, net.model.multi_modal_projector
+    if stage == "joint":
+        return [projector, language, tower] if config.joint_vision else [projector, language]
+    return [{"language": language, "vision": tower, "projector": projector}[stage]]
+
+
+def run_stage(stage: str, net: Any, tokenizer: Any, config: Config, folder: Path, out: Path) -> None:
+    log = Log(out / f"{stage}.jsonl", getattr(config, f"{stage}_steps"))
+    if stage == "language":
+        train_language(net, tokenizer, config, log)
+    elif stage == "vision":
+        train_vision(net, config, folder, log)
+    else:
+        rate, number = (config.projector_rate, 3) if stage == "projector" else (config.joint_rate, 4)
+        train_conversations(net, tokenizer, config, folder, log, parts_of(net, stage, config), rate, number)
+
+
+if __name__ == "__main__":
+    main()
