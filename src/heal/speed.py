@@ -218,7 +218,7 @@ def measure(
         found = {i: arms[i].steps(method.interval) for i in order}
         times.append([found[i] for i in range(len(arms))])
     return _summary(
-        preset if preset in PRESETS and not given else model.config.model_type,
+        model.config.model_type if given else preset,
         shape,
         model,
         method,

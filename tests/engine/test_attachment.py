@@ -196,7 +196,7 @@ def test_layers_with_different_attention_are_refused(model, batch) -> None:
     module = model.get_decoder().layers[1].self_attn
     module.config = copy.deepcopy(module.config)
     module.config._attn_implementation_internal = "eager"
-    several = pytest.raises(ModelError, match=r"several attention implementations: \['eager', 'sdpa'\]")
+    several = pytest.raises(ModelError, match="several attention implementations")
     with left_clean(model, batch), several, METHOD.attach(model):
         pytest.fail("attached")
 
@@ -409,7 +409,7 @@ def test_continuous_batching_is_refused(model, batch) -> None:
                 call()
 
 
-class OwnQuantizedLayer(caches.DynamicLayer):
+class OwnQuantizedLayer(Fp8QuantizedLayer):
     pass
 
 

@@ -1,11 +1,13 @@
 """Generation: which position belongs to whom, from the prompt to the last token, through windows and beams."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
-from heal.engine.generation import Generation, owners_of
+from heal.engine.generation import Generation, first_positions, owners_of
 
 CPU = torch.device("cpu")
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -213,21 +215,31 @@ def told(found: Tensor) -> list[str]:
     return ["".join(LETTERS[int(o)] for o in row) for row in found]
 
 
-def test_sinks_are_language_unless_asked() -> None:
+def test_sinks_are_language_unless_given() -> None:
     visual, special = bits("..vv.", "...v."), bits("s....", "s...s")
-    assert told(owners_of(visual, special, None, False)) == ["LLVVL", "LLLVL"]
-    assert told(owners_of(visual, special, None, True)) == ["NLVVL", "NLLVN"]
+    assert told(owners_of(visual)) == ["LLVVL", "LLLVL"]
+    assert told(owners_of(visual, special)) == ["NLVVL", "NLLVN"]
 
 
 def test_first_position_is_a_sink_even_if_it_is_an_ordinary_word() -> None:
-    assert told(owners_of(bits("..v."), bits("...."), None, True)) == ["NLVL"]
+    visual = bits("..v.")
+    assert told(owners_of(visual, bits("...."), first_positions(visual, None))) == ["NLVL"]
 
 
-def test_first_position_is_behind_the_padding() -> None:
-    visual, special, present = bits("...v.", "..vv."), bits(".....", "....."), bits("..xxx", "xxxxx")
-    assert told(owners_of(visual, special, present, True)) == ["LLNVL", "NLVVL"]
+def masks(present: Tensor) -> list[Any]:
+    """The same padding as transformers may tell it."""
+    square = present[:, None, None].expand(-1, 1, present.shape[1], -1)
+    additive = torch.where(square, 0.0, torch.finfo(torch.float32).min)
+    return [present.long(), square, additive, {"sliding_attention": ~square, "full_attention": square}]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_first_position_is_behind_the_padding(kind: int) -> None:
+    visual, present = bits("...v.", "..vv."), bits("..xxx", "xxxxx")
+    assert told(owners_of(visual, None, first_positions(visual, masks(present)[kind]))) == ["LLNVL", "NLVVL"]
 
 
 def test_visual_position_is_never_a_sink() -> None:
-    assert told(owners_of(bits("vv.."), bits("s..."), None, True)) == ["VVLL"]
-    assert told(owners_of(bits("..vv."), bits(".sss."), bits("..xxx"), True)) == ["LNVVL"]
+    visual = bits("vv..")
+    assert told(owners_of(visual, bits("s..."), first_positions(visual, None))) == ["VVLL"]
+    assert told(owners_of(bits("..vv."), bits(".sss."))) == ["LNVVL"]

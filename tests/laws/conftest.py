@@ -61,9 +61,11 @@ class Run:
         return torch.stack([getattr(record, name) for record in self.records], 1)
 
 
-@cache
-def model_of(name: str) -> PreTrainedModel:
+def build(name: str) -> PreTrainedModel:
     return zoo.build("gemma3", sliding_window=8) if name == WINDOW else zoo.build(name)
+
+
+model_of = cache(build)
 
 
 def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[str, Tensor]:
