@@ -2,12 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -47,14 +46,6 @@ def vlm() -> VLM:
 def own() -> VLM:
     """One that a test may spoil."""
     return VLM.random()
-
-
-@pytest.fixture
-def without_type_checker() -> Iterator[None]:
-    """Only tests have it, and it would be faster than the messages that users get."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def ask(vlm: VLM, **options: Any) -> Answer:

@@ -178,6 +178,11 @@ def _internvl_qwen3(text: dict[str, Any]) -> hf.PreTrainedConfig:
     return _internvl(_text(hf.Qwen3Config, text, head_dim=16))
 
 
+def _internvl_llama(text: dict[str, Any]) -> hf.PreTrainedConfig:
+    """What the first InternVL chat models (Vicuna, InternLM2) become when they are converted."""
+    return _internvl(_text(hf.LlamaConfig, text))
+
+
 def _idefics3(text: dict[str, Any]) -> hf.PreTrainedConfig:
     vision_config = _vit(hf.Idefics3VisionConfig, 24)
     text_config = _text(hf.LlamaConfig, text)
@@ -233,6 +238,7 @@ _ARCHS: dict[str, Arch] = {
     "qwen3_vl_moe": Arch(hf.Qwen3VLMoeForConditionalGeneration, _qwen3_vl_moe, *_QWEN_IMAGE, "steps"),
     "internvl_qwen2": Arch(hf.InternVLForConditionalGeneration, _internvl_qwen2, (3, 24, 24), 9, "images"),
     "internvl_qwen3": Arch(hf.InternVLForConditionalGeneration, _internvl_qwen3, (3, 24, 24), 9, "images"),
+    "internvl_llama": Arch(hf.InternVLForConditionalGeneration, _internvl_llama, (3, 24, 24), 9, "images"),
     "idefics3": Arch(hf.Idefics3ForConditionalGeneration, _idefics3, (3, 24, 24), 9),
     "smolvlm": Arch(hf.SmolVLMForConditionalGeneration, _smolvlm, (3, 24, 24), 9, "images"),
     "paligemma": Arch(hf.PaliGemmaForConditionalGeneration, _paligemma, (3, 12, 12), 9),
@@ -240,7 +246,7 @@ _ARCHS: dict[str, Arch] = {
 }
 
 NAMES: tuple[str, ...] = tuple(_ARCHS)
-CORE: tuple[str, ...] = NAMES[:8]
+CORE: tuple[str, ...] = NAMES[:9]
 WITH_VIDEO: tuple[str, ...] = tuple(name for name, arch in _ARCHS.items() if arch.video != "no")
 
 

@@ -1,12 +1,10 @@
 """The configuration of a method: what is refused, what it equals, how it is named, parsed and documented."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, replace
 from math import inf, nan
 from typing import Any
 
-import jaxtyping
 import pytest
 
 from heal.analysis.contribution import REPLACEMENTS
@@ -40,12 +38,7 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def without_type_checker() -> Iterator[None]:
-    """Only tests have it, and it would be faster than the messages that users get."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("without_type_checker")
 
 
 @pytest.mark.parametrize(("name", "value", "advice"), WRONG)

@@ -21,7 +21,7 @@ def speed(
     batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of `interval` steps in each arm.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of `interval` steps in each arm.")] = 11,
     reference: Annotated[bool, typer.Option(help="Measure the paper's own way too (slow).")] = True,
     as_json: AsJson = False,
 ) -> None:
