@@ -211,8 +211,8 @@ def measure(
     arms = [plain, fast]
     if reference:
         arms.append(_Arm(model, replace(method, path="reference"), shape, batch))
-    for arm in arms:
-        arm.steps(1)  # from here on each round of `interval` steps holds exactly one refresh
+    for arm in arms[:2]:
+        arm.steps(method.interval)  # to warm up; the refresh is the last step of each round
     times: list[list[list[float]]] = []
     for number in range(rounds):
         progress(f"round {number + 1} of {rounds}")

@@ -135,8 +135,8 @@ def test_gaussian_closed_form_by_hand(patterns, dtype):
     source = noise(4)
     partials = noise_partials(at, moments_of(at), "gaussian", source)
     for name in NAMES:
-        score_draws = source.normal((6,), at.regions.length, name, 0).double().numpy()
-        value_draws = source.normal((6,), 8, name, 1).double().numpy()
+        score_draws = source.normal((6,), at.regions.length, name).double().numpy()
+        value_draws = source.normal((2, 6), 8, 2)[name].double().numpy()
         for row, pattern in enumerate(patterns):
             inside = where(pattern, SETS[name])
             for head in range(6):

@@ -152,3 +152,13 @@ def test_select_takes_whole_rows():
     chosen.append(key[:, :, 0], value[:, :, 0], torch.tensor([[True, False, False]] * 3))
     assert moments.count.tolist() == [[2, 2], [2, 4], [3, 3]]  # a copy, not a view
     assert moments.nbytes == 4 * (3 * 2 + 2 * 3 * 2 * KV_HEADS * 2 * DIM)
+
+
+def test_appending_to_one_set_is_appending_with_that_membership():
+    at = attended(["LVVLL", "LVVLL"])
+    one, other = (Moments.of(at.key, at.value, at.regions) for _ in range(2))
+    key, value = torch.randn(2, *at.key.shape[:2], at.key.shape[-1]).unbind(0)
+    one.append(key, value, torch.tensor([[False, True], [False, True]]))
+    other.append_to(1, key, value, 4)
+    for name in ("count", "mean", "squared"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-6, atol=1e-6)

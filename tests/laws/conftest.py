@@ -1,13 +1,10 @@
 """Generations of tiny models, plain and with a method, shared by all laws."""
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import jaxtyping
-import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -30,14 +27,6 @@ ROWS = (
     Row(images=0, salt=3),
 )
 WITH_VIDEO = Row(images=1, video_frames=3, salt=6)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without checks of shapes, which take most of the time of many short runs; other tests have them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def rows_of(name: str) -> tuple[Row, ...]:

@@ -81,7 +81,10 @@ real_factors, real_classify = heal_runtime.factors, heal_runtime.classify
 
 
 def at_equilibrium(visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None) -> Any:
-    return real_factors(visual, language, calibrated, visual / (visual + language), limit)
+    # in single precision, 1 − α would lose its digits where a head reads hardly any language
+    visual, language = visual.double(), language.double()
+    factors = real_factors(visual, language, calibrated, visual / (visual + language), limit)
+    return tuple(factor.float() for factor in factors)
 
 
 def without_synergy(*args: Any) -> HeadMap:
@@ -188,7 +191,7 @@ def assert_steps(out: Run, row: int, steps: list[oracle.Step]) -> None:
 
 @every_model
 def test_both_paths_equal_the_oracle(name: str) -> None:
-    out = assert_oracle(name, ZERO, rows_of(name)[1:])
+    out = assert_oracle(name, ZERO, rows_of(name)[2:])
     assert set(out.stacked("types").unique().tolist()) >= {0, 2, 3, 4}
 
 
@@ -358,7 +361,7 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[list[HeadScores]]:
     return drawn
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("without_type_checker")
 def test_paths_agree_in_the_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds, draws = 20, 10
     drawn, batch = drawn_by(monkeypatch), inputs_of("llava", ONE)
@@ -451,8 +454,11 @@ def forced(name: str, row: Row, tokens: list[int]) -> Run:
 @every_model
 def test_state_follows_the_beams(name: str) -> None:
     """Every token of an answer has the logits that it has when the same answer is given without beams."""
-    beams = run(name, NOISY, MIXED, **BEAMS)
-    at = beams.output.beam_indices[:3]
+    # hot enough for beams to change places all the time
+    hot = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
+    torch.manual_seed(0)
+    beams = generate(model_of(name), inputs_of(name, MIXED[:1]), NOISY, **hot, **BEAMS)
+    at = beams.output.beam_indices
     index = int((at[:, 1:] != at[:, :-1]).sum(1).argmax())
     steps = list(enumerate(at[index].tolist()))
     assert len(set(at[index].tolist())) > 1
@@ -589,7 +595,7 @@ def with_options(world: tuple[str, str], replacement: str, measure: str) -> Run:
 
 @pytest.mark.parametrize("world", WORLDS, ids="-".join)
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("without_type_checker")
 def test_every_combination_fires(world: tuple[str, str], measure: str) -> None:
     plain = run("llava", rows=ROWS[:2], new=1)
     for replacement in REPLACEMENTS:
@@ -654,7 +660,7 @@ def footprint(model: PreTrainedModel) -> Any:
 @every_model
 def test_nothing_is_left_behind(name: str) -> None:
     model, batch = build(name), inputs_of(name, ROWS)
-    before, plain = footprint(model), generate(model, batch)
+    plain, before = generate(model, batch), footprint(model)  # the library leaves hooks of its own at first use
     with NOISY.attach(model):
         assert footprint(model) != before
         cache = model.generate(**batch, max_new_tokens=1, return_dict_in_generate=True).past_key_values

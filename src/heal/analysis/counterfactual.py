@@ -17,7 +17,16 @@ from torch import Tensor
 
 from heal.analysis.moments import SETS, Moments
 from heal.analysis.noise import Noise
-from heal.analysis.split import Partial, Regions, attention_scores, group, split_attention, weighted_values
+from heal.analysis.split import (
+    LOWEST,
+    TINY,
+    Partial,
+    Regions,
+    attention_scores,
+    group,
+    split_attention,
+    weighted_values,
+)
 from heal.errors import ConfigError
 
 Masking = Literal["gaussian", "zero", "uniform", "swap"]
@@ -60,18 +69,19 @@ def _zero(at: Attended, moments: Moments, name: int) -> Partial:
 
 def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
     _, heads, dim = at.query.shape
-    query = group(at.query.float(), at.key.shape[1])
+    query = group(at.query.float() * at.scale, at.key.shape[1])
     mean_key, mean_value = moments.mean.unbind(3)
     variance_key, variance_value = moments.variance.unbind(3)
-    centre = torch.matmul(query, mean_key.permute(0, 2, 3, 1)).flatten(1, 2) * at.scale
-    spread = torch.matmul(query.square(), variance_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt() * at.scale
+    centre = torch.matmul(query, mean_key.permute(0, 2, 3, 1)).flatten(1, 2)
+    spread = torch.matmul(query.square(), variance_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt_()
+    samples = noise.normal((SETS, heads), dim, SETS)
+    values = _per_query_head(variance_value.sqrt(), heads) * samples
+    means = _per_query_head(mean_value, heads)
     partials = []
     for name in range(SETS):
         lse, concentration = _weights(spread[..., name], at.regions, name, noise)
-        sample = noise.normal((heads,), dim, name, 1)
-        value = _per_query_head(variance_value[:, name].sqrt(), heads) * sample
-        value = _per_query_head(mean_value[:, name], heads) + concentration.unsqueeze(-1) * value
-        partials.append(Partial(value, centre[..., name] + lse))
+        value = torch.addcmul(means[:, name], values[:, name], concentration.unsqueeze(-1))
+        partials.append(Partial(value, lse.add_(centre[..., name])))
     return partials
 
 
@@ -89,7 +99,7 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
     spread = (((scores - centre).square() * mask).sum(-1, keepdim=True) / n).sqrt()
     lse, concentration = _weights(spread.flatten(1), at.regions, name, noise)
     ordinal = (at.regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
-    draw = noise.normal((heads,), at.regions.length, name, 1)[:, ordinal].transpose(0, 1)
+    draw = noise.normal((heads,), at.regions.length, SETS, name)[:, ordinal].transpose(0, 1)
     draw = draw.view(scores.shape) * mask
     mean = moments.mean[:, name, :, 1].unsqueeze(2)
     sample = (weighted_values(draw, at.value) - draw.sum(-1, keepdim=True) * mean) / n.sqrt()
@@ -100,21 +110,20 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
 def _weights(spread: Tensor, regions: Regions, name: int, noise: Noise) -> tuple[Tensor, Tensor]:
     """log Σw and √Σw²/Σw of w_j = exp(spread·ε_j), over as many draws as the row has positions."""
     longest = max(regions.longest(name), 1)
-    scores = spread.unsqueeze(-1) * noise.normal((spread.shape[1],), longest, name, 0)
+    scores = spread.unsqueeze(-1) * noise.normal((spread.shape[1],), longest, name)
     if not regions.even(name) or regions.longest(name) == 0:
         count = torch.tensor([row[name] for row in regions.counts], device=spread.device)
         beyond = torch.arange(longest, device=spread.device) >= count[:, None]
         scores.masked_fill_(beyond[:, None], -torch.inf)
-    top = scores.amax(-1, keepdim=True)
-    top.masked_fill_(top == -torch.inf, 0.0)
+    top = scores.amax(-1, keepdim=True).clamp_(min=LOWEST)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1)
-    concentration = torch.linalg.vector_norm(weights, dim=-1) / total.clamp(min=torch.finfo(total.dtype).tiny)
-    return total.log() + top.squeeze(-1), concentration
+    concentration = torch.linalg.vector_norm(weights, dim=-1) / total.clamp(min=TINY)
+    return total.log_().add_(top.squeeze(-1)), concentration
 
 
-def _per_query_head(states: Float[Tensor, "rows kv_heads dim"], heads: int) -> Tensor:
-    return states.repeat_interleave(heads // states.shape[1], dim=1) if states.shape[1] != heads else states
+def _per_query_head(states: Float[Tensor, "*sets kv_heads dim"], heads: int) -> Float[Tensor, "*sets heads dim"]:
+    return states.repeat_interleave(heads // states.shape[-2], dim=-2) if states.shape[-2] != heads else states
 
 
 def materialised_partials(

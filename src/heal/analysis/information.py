@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heal.analysis.split import LANGUAGE, VISUAL, Partial, merge
+from heal.analysis.split import LANGUAGE, TINY, VISUAL, Partial, shares
 
 Measure = Literal["cosine", "l2", "cosine+l2"]
 MEASURES: tuple[str, ...] = get_args(Measure)
@@ -53,17 +53,15 @@ def dissimilarity(
     norm_a, norm_b = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (a, b))
     if measure == "cosine":
         return _cosine_distance(a, b, norm_a, norm_b)
-    tiny = torch.finfo(a.dtype).tiny
-    distance = torch.linalg.vector_norm(a - b, dim=-1) / (norm_a + norm_b).squeeze(-1).clamp(min=tiny)
+    distance = torch.linalg.vector_norm(a - b, dim=-1) / (norm_a + norm_b).squeeze(-1).clamp(min=TINY)
     l2 = torch.tanh(distance / 2)  # 1 − 2σ(−x)
     return l2 if measure == "l2" else (_cosine_distance(a, b, norm_a, norm_b) + l2) / 2
 
 
 def _cosine_distance(a: Tensor, b: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
     """(1 − cos)/2, with the cosine of a zero vector defined as 0."""
-    tiny = torch.finfo(a.dtype).tiny
-    distance = (a / norm_a.clamp(min=tiny) - b / norm_b.clamp(min=tiny)).square().sum(-1) / 4
-    return torch.where((norm_a == 0).squeeze(-1) | (norm_b == 0).squeeze(-1), 0.5, distance)
+    distance = (a / norm_a.clamp(min=TINY) - b / norm_b.clamp(min=TINY)).square().sum(-1) / 4
+    return distance.masked_fill(((norm_a == 0) | (norm_b == 0)).squeeze(-1), 0.5)
 
 
 def difference_in_differences(
@@ -82,18 +80,31 @@ def difference_in_differences(
     )
 
 
+# which world (0 real, 1 noise) the visual and the language set come from, state by state: H11, H01, H10, H00
+STATES = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
 def scores_from_partials(
     real: Sequence[Partial], noise: Sequence[Partial], measure: Measure = "cosine"
 ) -> HeadScores:
-    """Two passes instead of four: every state is a merge of real or noise partials with whatever is neutral."""
+    """Two passes instead of four: every state is a merge of real or noise partials with whatever is neutral.
+
+    All states at once, because a decoding step is made of many operations on very little.
+    """
     rest = list(real[LANGUAGE + 1 :])
-    return difference_in_differences(
-        merge(real),
-        merge([noise[VISUAL], real[LANGUAGE], *rest]),
-        merge([real[VISUAL], noise[LANGUAGE], *rest]),
-        merge([noise[VISUAL], noise[LANGUAGE], *rest]),
-        measure,
-    )
+    parts = [real[VISUAL], noise[VISUAL], real[LANGUAGE], noise[LANGUAGE], *rest]
+    division = shares(
+        torch.stack(
+            [torch.stack([parts[v].lse for v, _ in STATES]), torch.stack([parts[2 + w].lse for _, w in STATES])]
+            + [p.lse.expand(len(STATES), *p.lse.shape) for p in rest]
+        )
+    ).unsqueeze(-1)
+    outputs = division[0] * torch.stack([parts[v].value for v, _ in STATES])
+    outputs.addcmul_(division[1], torch.stack([parts[2 + w].value for _, w in STATES]))
+    for share, part in zip(division[2:], rest, strict=True):
+        outputs.addcmul_(share, part.value)
+    no_visual, no_language, neither = dissimilarity(outputs[:1], outputs[1:], measure)
+    return HeadScores(visual=neither - no_language, language=neither - no_visual, total=neither)
 
 
 def mean_scores(draws: Sequence[HeadScores]) -> HeadScores:

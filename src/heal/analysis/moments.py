@@ -48,10 +48,26 @@ class Moments:
         """One position more, in place."""
         weight = member[:, :SETS].to(self.count.dtype)
         self.count += weight
-        new = torch.stack([key, value], dim=2).float().unsqueeze(1)
-        delta = new - self.mean
-        self.mean += delta * (weight / self.count.clamp(min=1))[..., None, None, None]
-        self.squared += delta * (new - self.mean) * weight[..., None, None, None]
+        # a set that does not grow has the share 0 and stays as it is
+        share = (weight / self.count.clamp(min=1))[..., None, None, None]
+        delta = torch.stack([key, value], dim=2).float().unsqueeze(1) - self.mean
+        self.mean.addcmul_(delta, share)
+        # δ·(new − mean′) = δ²·(1 − 1/n)
+        self.squared.addcmul_(delta.square_(), weight[..., None, None, None] - share)
+
+    def append_to(
+        self,
+        name: int,
+        key: Float[Tensor, "rows kv_heads dim"],
+        value: Float[Tensor, "rows kv_heads dim"],
+        count: int,
+    ) -> None:
+        """The same when every row's set `name` grows to `count`: the usual case, in half the operations."""
+        mean = self.mean[:, name]
+        delta = torch.stack([key, value], dim=2).float().sub_(mean)
+        mean.add_(delta, alpha=1 / count)
+        self.squared[:, name].add_(delta.square_(), alpha=1 - 1 / count)
+        self.count[:, name] = count
 
     def remove(
         self,

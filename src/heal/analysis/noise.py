@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-BLOCK = 256
+BLOCK = 128
 
 
 @dataclass

@@ -7,12 +7,16 @@ because the normaliser stays a logarithm, no set can overflow or underflow anoth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+TINY = torch.finfo(torch.float32).tiny
+LOWEST = torch.finfo(torch.float32).min / 4
 
 VISUAL, LANGUAGE, NEUTRAL = 0, 1, 2
 """Sets of positions. Neutral positions (sinks, when asked for) are attended but never masked nor scaled."""
@@ -102,18 +106,17 @@ def attention_scores(
     query: Float[Tensor, "rows heads dim"], key: Float[Tensor, "rows kv_heads positions dim"], scale: float
 ) -> Float[Tensor, "rows kv_heads group positions"]:
     """q·k scaled, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
-    grouped = group(query, key.shape[1])
-    if key.dtype == torch.float32:
-        return torch.matmul(grouped.float(), key.transpose(-1, -2)) * scale
-    if key.is_cuda:  # accumulates and returns fp32 without an fp32 copy of the keys
-        rows, kv_heads, positions, dim = key.shape
-        flat = torch.bmm(
-            grouped.to(key.dtype).reshape(rows * kv_heads, -1, dim),
-            key.reshape(rows * kv_heads, positions, dim).transpose(-1, -2),
-            out_dtype=torch.float32,
-        )
-        return flat.view(rows, kv_heads, -1, positions) * scale
-    return torch.matmul(grouped.float(), key.float().transpose(-1, -2)) * scale
+    grouped = group(query.float() * scale, key.shape[1])
+    if key.dtype == torch.float32 or not key.is_cuda:
+        return torch.matmul(grouped, key.float().transpose(-1, -2))
+    # accumulates and returns fp32 without an fp32 copy of the keys
+    rows, kv_heads, positions, dim = key.shape
+    flat = torch.bmm(
+        group(query, kv_heads).to(key.dtype).reshape(rows * kv_heads, -1, dim),
+        key.reshape(rows * kv_heads, positions, dim).transpose(-1, -2),
+        out_dtype=torch.float32,
+    )
+    return flat.view(rows, kv_heads, -1, positions) * scale
 
 
 def weighted_values(
@@ -155,18 +158,19 @@ def _split_by_spans(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
         if not spans:
             partials.append(_empty(rows, kv_heads * groups, value.shape[-1], scores))
             continue
-        slices = [scores[..., a:b] for a, b in spans]
         # a maximum of its own for each set: a set that is far below another in the real world may be
         # alone with weak noise in a counterfactual one
-        top = torch.stack([s.amax(-1, keepdim=True) for s in slices]).amax(0)
-        weights = [s.sub_(top).exp_() for s in slices]
-        numerator = torch.zeros(())
-        normaliser = torch.zeros(())
-        for (a, b), w in zip(spans, weights, strict=True):
-            numerator = numerator + weighted_values(w, value[:, :, a:b])
-            normaliser = normaliser + w.sum(-1, keepdim=True)
+        top = _added([scores[..., a:b].amax(-1, keepdim=True) for a, b in spans], torch.maximum)
+        weights = [scores[..., a:b].sub_(top).exp_() for a, b in spans]
+        pairs = zip(spans, weights, strict=True)
+        numerator = _added([weighted_values(w, value[:, :, a:b]) for (a, b), w in pairs], torch.add)
+        normaliser = _added([w.sum(-1, keepdim=True) for w in weights], torch.add)
         partials.append(_partial(numerator, normaliser, top))
     return partials
+
+
+def _added(parts: list[Tensor], operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return reduce(operation, parts)
 
 
 def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Partial]:
@@ -174,7 +178,8 @@ def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
     masks = regions.masks[:, None, :, None]
     stacked = scores.unsqueeze(2).masked_fill(~masks, -torch.inf)
     top = stacked.amax(-1, keepdim=True)
-    weights = (stacked - torch.where(top == -torch.inf, 0.0, top)).exp_()
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    weights = stacked.sub_(top).exp_()
     # all sets share one product over the values: a set is a block of query rows with the other weights at zero
     numerators = weighted_values(weights.view(rows, kv_heads, -1, positions), value)
     numerators = numerators.view(rows, kv_heads, regions.sets, groups, -1)
@@ -183,13 +188,17 @@ def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
 
 
 def _partial(numerator: Tensor, normaliser: Tensor, top: Tensor) -> Partial:
-    value = torch.where(normaliser == 0, 0.0, numerator / normaliser)
-    lse = normaliser.log() + top
-    return Partial(value.flatten(1, 2), lse.flatten(1))
+    value = numerator / normaliser.clamp(min=TINY)  # an empty set gives 0, a NaN of the model's stays one
+    return Partial(value.flatten(1, 2), (normaliser.log() + top).flatten(1))
 
 
 def _empty(rows: int, heads: int, dim: int, like: Tensor) -> Partial:
     return Partial(like.new_zeros(rows, heads, dim), like.new_full((rows, heads), -torch.inf))
+
+
+def shares(lse: Float[Tensor, "sets *heads"]) -> Float[Tensor, "sets *heads"]:
+    """How the sets divide the attention. An empty one (−inf) gets nothing; between empty ones it does not matter."""
+    return torch.softmax(lse.clamp(min=LOWEST), dim=0)
 
 
 def merge(
@@ -199,16 +208,7 @@ def merge(
 
     With factors β and γ this is softmax(qKᵀ/√d)[βV_vis; γV_lang], by linearity, with no scaled copy of V.
     """
-    lse = torch.stack([p.lse for p in partials])
-    # every set empty: attention over nothing is zero (and a NaN of the model's stays one)
-    shares = torch.softmax(lse, dim=0).masked_fill_((lse == -torch.inf).all(0), 0.0)
-    out: Tensor | None = None
-    for index, part in enumerate(partials):
-        share = shares[index]
-        factor = factors[index] if factors is not None else None
-        if factor is not None:
-            share = share * factor
-        term = share.unsqueeze(-1) * part.value
-        out = term if out is None else out + term
-    assert out is not None
-    return out
+    parts = shares(torch.stack([p.lse for p in partials]))
+    given = factors or [None] * len(partials)
+    scaled = [part if factor is None else part * factor for part, factor in zip(parts, given, strict=True)]
+    return _added([share.unsqueeze(-1) * p.value for share, p in zip(scaled, partials, strict=True)], torch.add)

@@ -16,7 +16,7 @@ from heal.analysis.information import HeadScores, mean_scores, scores_from_parti
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_contribution, reference_output, reference_scores
-from heal.analysis.split import Partial, merge
+from heal.analysis.split import LANGUAGE, Partial, merge
 from heal.analysis.taxonomy import HeadType, classify
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
@@ -190,7 +190,11 @@ class HealRuntime(Runtime):
         moments = state.moments[layer]
         if moments is None or at.regions.length < length:  # a window slid: positions left it
             return Moments.of(at.key, at.value, at.regions)
-        moments.append(at.key[:, :, -1], at.value[:, :, -1], state.member.to(at.key.device))
+        key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
+        if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
+            moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
+        else:
+            moments.append(key, value, state.member.to(key.device))
         return moments
 
     def _scores(
