@@ -194,7 +194,7 @@ def measure(
     model: Any | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Speed:
-    """Every round decodes `interval` steps in each arm, one after the other, so that each has one refresh."""
+    """Every round decodes `interval` steps in each arm, plain and HEAL in turns, so that each has one refresh."""
     if preset not in PRESETS and model is None:
         raise ConfigError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}, or give a model")
     if rounds < 1 or layers < 1 or batch < 1 or threads < 1:
@@ -216,11 +216,13 @@ def measure(
     times: list[list[list[float]]] = []
     for number in range(rounds):
         progress(f"round {number + 1} of {rounds}")
-        # the order turns, so that no arm is always measured first; the reference is too slow for every round
-        taking = len(arms) if number < REFERENCE_ROUNDS else 2
-        order = [(number + i) % taking for i in range(taking)]
-        found = {i: arms[i].steps(method.interval) for i in order}
-        times.append([found[i] for i in range(taking)])
+        # step by step in turns, so that both meet the same moods of the machine
+        pair: list[list[float]] = [[], []]
+        for step in range(method.interval):
+            for i in (0, 1) if step % 2 else (1, 0):
+                pair[i] += arms[i].steps(1)
+        # the reference is too slow for every round
+        times.append(pair + [arm.steps(method.interval) for arm in arms[2:] if number < REFERENCE_ROUNDS])
     return _summary(
         model.config.model_type if given else preset,
         shape,

@@ -451,17 +451,24 @@ def forced(name: str, row: Row, tokens: list[int]) -> Run:
     return generate(model_of(name), batch, NOISY, new=len(tokens), **given)
 
 
+def moving_beams(name: str) -> tuple[Run, int]:
+    """A search, hot enough for beams to change places, and the answer whose beam did so most often."""
+    hot = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
+    for seed in range(10):
+        torch.manual_seed(seed)
+        out = generate(model_of(name), inputs_of(name, MIXED[:1]), NOISY, **hot, **BEAMS)
+        at = out.output.beam_indices
+        moves = (at[:, 1:] != at[:, :-1]).sum(1)
+        if moves.max() > 1:
+            return out, int(moves.argmax())
+    pytest.fail("the beams stay where they are")
+
+
 @every_model
 def test_state_follows_the_beams(name: str) -> None:
     """Every token of an answer has the logits that it has when the same answer is given without beams."""
-    # hot enough for beams to change places all the time
-    hot = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
-    torch.manual_seed(0)
-    beams = generate(model_of(name), inputs_of(name, MIXED[:1]), NOISY, **hot, **BEAMS)
-    at = beams.output.beam_indices
-    index = int((at[:, 1:] != at[:, :-1]).sum(1).argmax())
-    steps = list(enumerate(at[index].tolist()))
-    assert len(set(at[index].tolist())) > 1
+    beams, index = moving_beams(name)
+    steps = list(enumerate(beams.output.beam_indices[index].tolist()))
     alone = forced(name, MIXED[0], beams.tokens[index].tolist())
     assert_logits(alone.logits[0], torch.stack([beams.logits[place, step] for step, place in steps]))
     types = torch.stack([beams.records[step].types[place] for step, place in steps])

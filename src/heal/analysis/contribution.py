@@ -15,6 +15,7 @@ from heal.errors import ConfigError
 
 Replacement = Literal["gaussian", "zero", "uniform", "cauchy", "swap", "none"]
 REPLACEMENTS: tuple[str, ...] = get_args(Replacement)
+ROWS = 512
 
 
 def replaced(
@@ -47,8 +48,10 @@ def project_heads(
 ) -> Float[Tensor, "rows heads hidden"]:
     """W_O^(i) u_i for every head i: together one product of the size of o_proj."""
     _, heads, dim = outputs.shape
-    columns = weight.view(weight.shape[0], heads, dim).permute(1, 2, 0)
-    return torch.bmm(outputs.transpose(0, 1).to(weight.dtype), columns).transpose(0, 1).float()
+    by_head = outputs.transpose(0, 1).to(weight.dtype)
+    # a head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head
+    blocks = [torch.bmm(by_head, rows.view(-1, heads, dim).permute(1, 2, 0)) for rows in weight.split(ROWS)]
+    return torch.cat(blocks, dim=-1).transpose(0, 1).float()
 
 
 def contribution(
