@@ -7,7 +7,7 @@ because the normaliser stays a logarithm, no set can overflow or underflow anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -160,17 +160,13 @@ def _split_by_spans(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
             continue
         # a maximum of its own for each set: a set that is far below another in the real world may be
         # alone with weak noise in a counterfactual one
-        top = _added([scores[..., a:b].amax(-1, keepdim=True) for a, b in spans], torch.maximum)
+        top = reduce(torch.maximum, [scores[..., a:b].amax(-1, keepdim=True) for a, b in spans])
         weights = [scores[..., a:b].sub_(top).exp_() for a, b in spans]
         pairs = zip(spans, weights, strict=True)
-        numerator = _added([weighted_values(w, value[:, :, a:b]) for (a, b), w in pairs], torch.add)
-        normaliser = _added([w.sum(-1, keepdim=True) for w in weights], torch.add)
+        numerator = reduce(torch.add, [weighted_values(w, value[:, :, a:b]) for (a, b), w in pairs])
+        normaliser = reduce(torch.add, [w.sum(-1, keepdim=True) for w in weights])
         partials.append(_partial(numerator, normaliser, top))
     return partials
-
-
-def _added(parts: list[Tensor], operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    return reduce(operation, parts)
 
 
 def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Partial]:
@@ -211,4 +207,4 @@ def merge(
     parts = shares(torch.stack([p.lse for p in partials]))
     given = factors or [None] * len(partials)
     scaled = [part if factor is None else part * factor for part, factor in zip(parts, given, strict=True)]
-    return _added([share.unsqueeze(-1) * p.value for share, p in zip(scaled, partials, strict=True)], torch.add)
+    return reduce(torch.add, [share.unsqueeze(-1) * p.value for share, p in zip(scaled, partials, strict=True)])
