@@ -7,13 +7,17 @@
 3. projector: between the two, both frozen;
 4. joint: a short instruction tuning on descriptions, captions and questions.
 
-Each stage writes a checkpoint and a log of losses into DIR and is skipped if its checkpoint is there.
+Each stage writes a log of losses and a checkpoint into DIR and is skipped if its checkpoint is there. Within a stage
+the state is saved every so often; a killed run goes on from there and ends with the same weights. The joint stage
+also keeps the weights along its way (`joint-300.pt` …), because how much multimodal tuning is enough is a question.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +47,7 @@ class Config:
     kv_heads: int = 4
     vision_hidden: int = 128
     pictures: int = 40_000
-    language_steps: int = 1400
+    language_steps: int = 2000
     language_batch: int = 16
     language_length: int = 160
     language_rate: float = 2e-3
@@ -85,64 +89,101 @@ class Log:
         print(f"{self.path.stem} {line}", flush=True)
 
 
-def optimise(
-    parameters: list[nn.Parameter],
-    rate: float,
-    steps: int,
-    loss_at: Callable[[int], tuple[Tensor, dict[str, float]]],
-    log: Log,
-) -> None:
-    """AdamW with a warm-up and a cosine."""
+def save(state: object, path: Path) -> None:
+    """Whole or not at all."""
+    torch.save(state, part := path.with_suffix(".part"))
+    os.replace(part, path)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training: what is trained, for how long, and where its state is kept."""
+
+    name: str
+    parts: list[nn.Module]
+    rate: float
+    steps: int
+    out: Path
+    keep: int = 0
+    """Keep the weights every so many steps; 0: only the last."""
+
+    @property
+    def done(self) -> Path:
+        return self.out / f"{self.name}.pt"
+
+    def weights(self) -> list[dict[str, Tensor]]:
+        return [part.state_dict() for part in self.parts]
+
+    def load(self, weights: list[dict[str, Tensor]]) -> None:
+        for part, state in zip(self.parts, weights, strict=True):
+            part.load_state_dict(state)
+
+
+def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, float]]], every: int = 100) -> None:
+    """AdamW with a warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights."""
+    parameters = [p for part in stage.parts for p in part.parameters()]
     decayed = [p for p in parameters if p.dim() > 1]
     plain = [p for p in parameters if p.dim() <= 1]
     optimiser = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
-        lr=rate,
+        lr=stage.rate,
         betas=(0.9, 0.98),
     )
-    warm = max(1, min(100, steps // 10))
-    for step in range(steps):
-        share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / steps)))
+    running, first = stage.out / f"{stage.name}.state", 0
+    if running.exists():
+        state = torch.load(running)
+        first = state["step"]
+        stage.load(state["weights"])
+        optimiser.load_state_dict(state["optimiser"])
+    log = Log(stage.out / f"{stage.name}.jsonl", stage.steps)
+    warm = max(1, min(100, stage.steps // 10))
+    for step in range(first, stage.steps):
+        share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / stage.steps)))
         for group in optimiser.param_groups:
-            group["lr"] = rate * share
+            group["lr"] = stage.rate * share
         loss, values = loss_at(step)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         log(step, loss=loss.item(), **values)
+        if (step + 1) % every == 0:
+            save({"step": step + 1, "weights": stage.weights(), "optimiser": optimiser.state_dict()}, running)
+        if stage.keep and (step + 1) % stage.keep == 0:
+            save(stage.weights(), stage.out / f"{stage.name}-{step + 1}.pt")
+    save(stage.weights(), stage.done)
+    running.unlink(missing_ok=True)
 
 
 # ── the four stages ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def documents(seed: int) -> Iterator[str]:
-    """Endless text; scenes far beyond those that get pictures."""
-    world, index = World(seed, "train"), 1_000_000
-    while True:
-        rng = np.random.default_rng([seed, index])
-        yield data.document(world.scene(index), rng, 0)
-        index += 1
+DOCUMENTS = 256  # scenes set aside for one step: more than it can use
 
 
-def train_language(net: Any, tokenizer: Any, config: Config, log: Log) -> None:
-    source = documents(config.seed)
-    buffer: list[int] = []
+def documents(seed: int, step: int) -> Iterator[str]:
+    """Text for one step; scenes far beyond those that get pictures."""
+    world, first = World(seed, "train"), 1_000_000 + step * DOCUMENTS
+    for index in range(first, first + DOCUMENTS):
+        yield data.document(world.scene(index), np.random.default_rng([seed, index]), 0)
+
+
+def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> None:
     size = config.language_batch * (config.language_length + 1)
 
-    def batch() -> Tensor:
-        nonlocal buffer
-        while len(buffer) < size:
-            buffer += [tokenizer.bos_token_id, *tokenizer(next(source), add_special_tokens=False)["input_ids"]]
-        taken, buffer = buffer[:size], buffer[size:]
-        return torch.tensor(taken).view(config.language_batch, -1)
+    def batch(step: int) -> Tensor:
+        tokens: list[int] = []
+        source = documents(config.seed, step)
+        while len(tokens) < size:
+            tokens += [tokenizer.bos_token_id, *tokenizer(next(source), add_special_tokens=False)["input_ids"]]
+        return torch.tensor(tokens[:size]).view(config.language_batch, -1)
 
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
-        ids = batch()
+        ids = batch(step)
         hidden = net.model.language_model(input_ids=ids[:, :-1], use_cache=False)[0]
         return F.cross_entropy(net.lm_head(hidden).flatten(0, 1), ids[:, 1:].flatten()), {}
 
-    optimise(list(net.model.language_model.parameters()), config.language_rate, config.language_steps, loss_at, log)
+    optimise(stage, loss_at)
 
 
 def pixels(images: np.ndarray) -> Tensor:
@@ -151,14 +192,12 @@ def pixels(images: np.ndarray) -> Tensor:
     return ((x - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
 
 
-def train_vision(net: Any, config: Config, folder: Path, log: Log) -> None:
+def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
     images, kinds, colours = data.pictures(folder, "train", config.pictures, config.seed)
-    rng = np.random.default_rng([config.seed, 2])
-    head = nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + len(data.COLOURS) + 1)
-    tower = net.model.vision_tower
+    tower, head = stage.parts
 
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
-        rows = rng.integers(0, len(images), config.vision_batch)
+        rows = np.random.default_rng([config.seed, 2, step]).integers(0, len(images), config.vision_batch)
         out = head(tower(pixels(images[rows])).last_hidden_state[:, 1:])
         what, colour = out.split([data.BACKGROUND + 1, len(data.COLOURS) + 1], dim=-1)
         truth = torch.from_numpy(kinds[rows]).long().flatten()
@@ -172,7 +211,7 @@ def train_vision(net: Any, config: Config, folder: Path, log: Log) -> None:
         right = (what.argmax(-1) == truth)[thing].float().mean()
         return loss, {"patch_accuracy": float(right)}
 
-    optimise([*tower.parameters(), *head.parameters()], config.vision_rate, config.vision_steps, loss_at, log)
+    optimise(stage, loss_at)
 
 
 class Conversations:
@@ -215,17 +254,14 @@ class Conversations:
         return out
 
 
-def train_conversations(
-    net: Any, tokenizer: Any, config: Config, folder: Path, log: Log, parts: list[nn.Module], rate: float, stage: int
-) -> None:
-    steps = config.projector_steps if stage == 3 else config.joint_steps
+def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
     source = Conversations(tokenizer, config, folder, net.config.image_token_id)
-    wanted = {id(p) for part in parts for p in part.parameters()}
+    wanted = {id(p) for part in stage.parts for p in part.parameters()}
     for parameter in net.parameters():
         parameter.requires_grad_(id(parameter) in wanted)
 
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
-        batch = source.batch(step, stage)
+        batch = source.batch(step, 1 + STAGES.index(stage.name))
         ids, weights = batch["ids"], batch["weights"][:, 1:].flatten()
         mask = (ids != tokenizer.pad_token_id).long()
         logits = net(input_ids=ids, attention_mask=mask, pixel_values=batch["pixels"], use_cache=False).logits
@@ -234,7 +270,7 @@ def train_conversations(
         right = (logits[:, :-1].flatten(0, 1).argmax(-1) == ids[:, 1:].flatten())[decided].float().mean()
         return (losses * weights).sum() / weights.sum(), {"yes_no": float(right) if decided.any() else 0.5}
 
-    optimise([p for p in net.parameters() if p.requires_grad], rate, steps, loss_at, log)
+    optimise(stage, loss_at)
 
 
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -255,43 +291,44 @@ def main() -> None:
     (out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n")
     folder = options.data or out / "data"
     torch.manual_seed(config.seed)
-    source = documents(config.seed + 1)
-    tokenizer = architecture.train_tokenizer(next(source) for _ in range(8000))
+    source = itertools.chain.from_iterable(documents(config.seed + 1, step) for step in itertools.count())
+    tokenizer = architecture.train_tokenizer(itertools.islice(source, 8000))
     net = architecture.build(
         tokenizer, config.hidden, config.layers, config.heads, config.kv_heads, config.vision_hidden
     )
     print(f"{sum(p.numel() for p in net.parameters()):,} parameters, vocabulary {len(tokenizer)}", flush=True)
-    for stage in [options.only] if options.only else STAGES:
-        path = out / f"{stage}.pt"
-        if not path.exists():
+    for name in [options.only] if options.only else STAGES:
+        stage = stage_of(name, net, config, out)
+        if not stage.done.exists():
             net.train()
-            run_stage(stage, net, tokenizer, config, folder, out)
-            torch.save([part.state_dict() for part in parts_of(net, stage, config)], path)
-        for part, state in zip(parts_of(net, stage, config), torch.load(path), strict=True):
-            part.load_state_dict(state)
-    if options.only:
-        return
-    net.eval().half().save_pretrained(out / "model")
-    architecture.processor(tokenizer).save_pretrained(out / "model")
+            run(stage, net, tokenizer, config, folder)
+        stage.load(torch.load(stage.done))
+    if not options.only:
+        net.eval().half().save_pretrained(out / "model")
+        architecture.processor(tokenizer).save_pretrained(out / "model")
 
 
-def parts_of(net: Any, stage: str, config: Config) -> list[nn.Module]:
-    """What a stage trains."""
+def stage_of(name: str, net: Any, config: Config, out: Path) -> Stage:
     language, tower, projector = net.model.language_model, net.model.vision_tower, net.model.multi_modal_projector
-    if stage == "joint":
-        return [projector, language, tower] if config.joint_vision else [projector, language]
-    return [{"language": language, "vision": tower, "projector": projector}[stage]]
-
-
-def run_stage(stage: str, net: Any, tokenizer: Any, config: Config, folder: Path, out: Path) -> None:
-    log = Log(out / f"{stage}.jsonl", getattr(config, f"{stage}_steps"))
-    if stage == "language":
-        train_language(net, tokenizer, config, log)
-    elif stage == "vision":
-        train_vision(net, config, folder, log)
+    if name == "language":
+        parts = [language]
+    elif name == "vision":
+        parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + len(data.COLOURS) + 1)]
+    elif name == "projector":
+        parts = [projector]
     else:
-        rate, number = (config.projector_rate, 3) if stage == "projector" else (config.joint_rate, 4)
-        train_conversations(net, tokenizer, config, folder, log, parts_of(net, stage, config), rate, number)
+        parts = [projector, language, tower] if config.joint_vision else [projector, language]
+    rate, steps = getattr(config, f"{name}_rate"), getattr(config, f"{name}_steps")
+    return Stage(name, parts, rate, steps, out, keep=300 if name == "joint" else 0)
+
+
+def run(stage: Stage, net: Any, tokenizer: Any, config: Config, folder: Path) -> None:
+    if stage.name == "language":
+        train_language(net, tokenizer, config, stage)
+    elif stage.name == "vision":
+        train_vision(net, config, folder, stage)
+    else:
+        train_conversations(net, tokenizer, config, folder, stage)
 
 
 if __name__ == "__main__":
