@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from heal.analysis.contribution import causally_redundant, contribution, normalised, project_heads, replaced
+from heal.analysis import contribution as room
+from heal.analysis.contribution import (
+    causally_redundant,
+    contribution,
+    normalised,
+    projected_contribution,
+    replaced,
+)
 from heal.analysis.information import MEASURES
 from heal.errors import ConfigError
 from tests.analysis.conftest import examples, noise, sim
@@ -91,15 +98,17 @@ def test_half_precision_outputs_are_replaced_in_full():
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("replacement", ["gaussian", "zero", "uniform", "cauchy", "swap"])
-def test_one_product_is_the_loop_over_heads(replacement, measure):
+@pytest.mark.parametrize("block", [5, 512])
+def test_one_product_is_the_loop_over_heads(replacement, measure, block, monkeypatch):
+    monkeypatch.setattr(room, "BLOCK", block)
     generator = torch.Generator().manual_seed(3)
     outputs, weight = outputs_of(), torch.randn(HIDDEN, HEADS * DIM, generator=generator) / 4
     bias, residual = (torch.randn(n, HIDDEN, generator=generator) for n in (1, ROWS))
     fake = replaced(outputs, replacement, noise())
     stream = residual + outputs.flatten(1) @ weight.T + bias
-    shifts = project_heads(fake - outputs, weight)
-    assert shifts.shape == (ROWS, HEADS, HIDDEN)
-    found = contribution(stream, shifts, measure)
+    found = projected_contribution(stream, fake - outputs, weight, measure)
+    shifts = torch.einsum("bhd,ohd->bho", fake - outputs, weight.view(HIDDEN, HEADS, DIM))
+    torch.testing.assert_close(contribution(stream, shifts, measure), found, rtol=0, atol=2e-6)
     w, b = weight.double().numpy(), bias[0].double().numpy()
     for row, head in np.ndindex(ROWS, HEADS):
         heads = outputs[row].double().numpy()
@@ -124,19 +133,30 @@ def test_a_head_that_does_not_move_the_stream_contributes_nothing():
 def test_half_precision_weights_project_to_full():
     generator = torch.Generator().manual_seed(3)
     outputs, weight = outputs_of(), torch.randn(HIDDEN, HEADS * DIM, generator=generator)
-    shifts = project_heads(outputs, weight.bfloat16())
-    assert shifts.dtype == torch.float32
-    torch.testing.assert_close(shifts, project_heads(outputs, weight), rtol=0.05, atol=0.2)
+    stream = torch.randn(ROWS, HIDDEN, generator=generator)
+    found = projected_contribution(stream, outputs, weight.bfloat16())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, projected_contribution(stream, outputs, weight), rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_shift_along_the_stream_against_it_onto_zero_and_from_zero(measure):
+    """Where the closed form could divide by nothing: it is what the vectors themselves give."""
+    stream = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    moved = torch.tensor([[[3.0, 4.0], [-6.0, -8.0], [-3.0, -4.0], [0.0, 0.0], [-4.0, 3.0]]]).expand(2, -1, -1)
+    weight = torch.eye(2).repeat(1, 5)
+    found = projected_contribution(stream, moved, weight, measure)
+    torch.testing.assert_close(found, contribution(stream, moved, measure), rtol=1e-5, atol=2e-7)
 
 
 @pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3])
 def test_small_contributions_keep_their_digits(size):
     generator = torch.Generator().manual_seed(0)
     stream, shifts = torch.randn(1, 64, generator=generator), torch.randn(1, 32, 64, generator=generator) * size
-    found = contribution(stream, shifts)
-    for head in range(32):
-        y, shift = stream[0].double().numpy(), shifts[0, head].double().numpy()
-        assert float(found[0, head]) == pytest.approx(1 - sim(y, y + shift), rel=0.02)
+    for found in (contribution(stream, shifts), projected_contribution(stream, shifts, torch.eye(64).repeat(1, 32))):
+        for head in range(32):
+            y, shift = stream[0].double().numpy(), shifts[0, head].double().numpy()
+            assert float(found[0, head]) == pytest.approx(1 - sim(y, y + shift), rel=0.02)
 
 
 # ── causal redundancy ────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from heal.analysis.contribution import contribution, project_heads, replaced
+from heal.analysis.contribution import projected_contribution, replaced
 from heal.analysis.counterfactual import COVARIANCES, materialised_partials, noise_partials
 from heal.analysis.information import MEASURES, scores_from_partials
 from heal.analysis.moments import Moments
@@ -117,8 +117,8 @@ def test_contribution_is_that_of_one_product(replacement, measure):
     projection.load_state_dict({"weight": weight, "bias": bias})
     with torch.no_grad():
         slow = reference_contribution(outputs, residual, projection, replacement, noise(5), measure)
-        shifts = project_heads(replaced(outputs, replacement, noise(5)) - outputs, weight)
-        fast = contribution(residual + projection(outputs.flatten(1)), shifts, measure)
+        moved = replaced(outputs, replacement, noise(5)) - outputs
+        fast = projected_contribution(residual + projection(outputs.flatten(1)), moved, weight, measure)
     assert slow.shape == (3, 4)
     assert (slow > 1e-4).all()
     torch.testing.assert_close(slow, fast, rtol=0, atol=2e-6)

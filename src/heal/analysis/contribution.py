@@ -11,11 +11,12 @@ from torch import Tensor
 from heal.analysis.counterfactual import swap_donor
 from heal.analysis.information import Measure, dissimilarity
 from heal.analysis.noise import Noise
+from heal.analysis.split import TINY
 from heal.errors import ConfigError
 
 Replacement = Literal["gaussian", "zero", "uniform", "cauchy", "swap", "none"]
 REPLACEMENTS: tuple[str, ...] = get_args(Replacement)
-ROWS = 512
+BLOCK = 512
 
 
 def replaced(
@@ -43,17 +44,6 @@ def _median(x: Tensor) -> Tensor:
     return x.quantile(0.5, dim=-1, keepdim=True)
 
 
-def project_heads(
-    outputs: Float[Tensor, "rows heads dim"], weight: Float[Tensor, "hidden heads_dim"]
-) -> Float[Tensor, "rows heads hidden"]:
-    """W_O^(i) u_i for every head i: together one product of the size of o_proj."""
-    _, heads, dim = outputs.shape
-    by_head = outputs.transpose(0, 1).to(weight.dtype)
-    # a head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head
-    blocks = [torch.bmm(by_head, rows.view(-1, heads, dim).permute(1, 2, 0)) for rows in weight.split(ROWS)]
-    return torch.cat(blocks, dim=-1).transpose(0, 1).float()
-
-
 def contribution(
     stream: Float[Tensor, "rows hidden"],
     shifts: Float[Tensor, "rows heads hidden"],
@@ -62,6 +52,44 @@ def contribution(
     """I_i = 1 − Sim(y, y + shift_i), shift_i = W_O^(i)(õ_i − o_i)."""
     stream = stream.float().unsqueeze(1)
     return dissimilarity(stream, stream + shifts, measure)
+
+
+def projected_contribution(
+    stream: Float[Tensor, "rows hidden"],
+    moved: Float[Tensor, "rows heads dim"],
+    weight: Float[Tensor, "hidden heads_dim"],
+    measure: Measure = "cosine",
+) -> Float[Tensor, "rows heads"]:
+    """The same with shift_i = W_O^(i) u_i, by one product of the size of o_proj; no shift is ever whole.
+
+    Of a shift s only ⟨y, s⟩ and ‖s‖² count, and both are sums over blocks of the hidden dimensions.
+    """
+    _, heads, dim = moved.shape
+    by_head = moved.transpose(0, 1).to(weight.dtype)
+    along, squared = moved.new_zeros(2, *moved.shape[:2], dtype=torch.float32)
+    # a head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head
+    for rows, y in zip(weight.split(BLOCK), stream.float().split(BLOCK, dim=-1), strict=True):
+        shifts = torch.bmm(by_head, rows.view(-1, heads, dim).permute(1, 2, 0)).transpose(0, 1).float()
+        along += torch.matmul(shifts, y.unsqueeze(-1)).squeeze(-1)
+        squared += torch.linalg.vector_norm(shifts, dim=-1).square()
+    return _dissimilarity_of_shift(stream.float(), along, squared, measure)
+
+
+def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
+    """1 − Sim(y, y + s) from ⟨y, s⟩ and ‖s‖², in units of ‖y‖; the digits of a small shift are kept."""
+    norm = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+    unit = norm.clamp(min=TINY)
+    forward = 1 + along / unit / unit
+    size = squared.sqrt() / unit
+    across = (size.square() - (forward - 1).square()).clamp(min=0)
+    new = (forward.square() + across).sqrt()
+    # (1 − cos)/2 = (n − f)/2n = a/(2n(n + f)) with n² = f² + a
+    turned = torch.where(forward > 0, across / (new + forward).clamp(min=TINY), new - forward)
+    cosine = (turned / new.clamp(min=TINY) / 2).masked_fill((norm == 0) | (new == 0), 0.5)
+    if measure == "cosine":
+        return cosine
+    l2 = torch.tanh(torch.where(norm == 0, (squared > 0).float(), size / (1 + new)) / 2)
+    return l2 if measure == "l2" else (cosine + l2) / 2
 
 
 def causally_redundant(

@@ -108,6 +108,8 @@ def attention_scores(
     """q·k scaled, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
     grouped = group(query.float() * scale, key.shape[1])
     if key.dtype == torch.float32 or not key.is_cuda:
+        if grouped.shape[2] == 1:  # K qᵀ reads the keys in their own order: a third less time than q Kᵀ on a CPU
+            return torch.matmul(key.float(), grouped.transpose(-1, -2)).transpose(-1, -2)
         return torch.matmul(grouped, key.float().transpose(-1, -2))
     # accumulates and returns fp32 without an fp32 copy of the keys
     rows, kv_heads, positions, dim = key.shape

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heal.analysis.calibration import factors
-from heal.analysis.contribution import causally_redundant, contribution, project_heads, replaced
+from heal.analysis.contribution import causally_redundant, contribution, projected_contribution, replaced
 from heal.analysis.counterfactual import Attended, noise_partials
 from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
 from heal.analysis.moments import Moments
@@ -247,12 +247,13 @@ class HealRuntime(Runtime):
                 outputs, residual, forward, self.config.replacement, noise, self.config.measure
             )
             return
+        stream = residual.float() + output.float()
         moved = replaced(outputs, self.config.replacement, noise) - outputs.float()
         if type(projection) is nn.Linear and projection.weight.device == heads.device:
-            shifts = project_heads(moved, projection.weight)
+            found = projected_contribution(stream, moved, projection.weight, self.config.measure)
         else:  # quantised, adapted or offloaded: only the module itself knows its weights
-            shifts = _project_blocks(moved.to(heads.dtype), forward)
-        state.contributions[layer] = contribution(residual.float() + output.float(), shifts, self.config.measure)
+            found = contribution(stream, _project_blocks(moved.to(heads.dtype), forward), self.config.measure)
+        state.contributions[layer] = found
 
     def _find_types(self, state: HealState, generation: Generation) -> None:
         config = self.config
