@@ -52,9 +52,33 @@ class Fired:
 class Tally:
     """What was changed in one generation: a (3, rows) tensor a step, in the rows of that step."""
 
+    PENDING = 32
+
     def __init__(self) -> None:
-        self.steps: list[Tensor] = []
         self.reason: str | None = None
+        self._steps: list[Tensor] = []
+        self._pending: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, beta: Tensor, gamma: Tensor) -> None:
+        """One step's factors, [rows, layers, heads] each. Counted many steps at a time: a step has better to do."""
+        if self._pending and self._pending[0][0].shape != beta.shape:
+            self._count()
+        self._pending.append((beta, gamma))
+        if len(self._pending) == self.PENDING:
+            self._count()
+
+    @property
+    def steps(self) -> list[Tensor]:
+        """(heads changed, Σ|β−1|, Σ|γ−1|) by row, a step each."""
+        self._count()
+        return self._steps
+
+    def _count(self) -> None:
+        if self._pending:
+            beta, gamma = ((torch.stack(factors) - 1).abs() for factors in zip(*self._pending, strict=True))
+            changed = ((beta > 0) | (gamma > 0)).float()
+            self._steps += torch.stack([x.sum(dim=(2, 3)) for x in (changed, beta, gamma)], dim=1).unbind()
+            self._pending.clear()
 
     def row(self, at: Iterable[int]) -> Fired:
         """Of one answer, whose token t was made in row `at[t]`."""

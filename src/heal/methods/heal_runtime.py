@@ -55,7 +55,6 @@ class HealState:
         self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
         self.refresh = False
-        self.member: Tensor = torch.empty(0)
         self.clear(layers)
 
     def clear(self, layers: int) -> None:
@@ -109,7 +108,6 @@ class HealRuntime(Runtime):
     def before(self, generation: Generation) -> None:
         state: HealState = generation.data
         state.clear(len(self._part))
-        state.member = generation.last_owners
         state.refresh = generation.phase == "prompt" or (
             generation.phase == "decode" and generation.step % self.config.interval == 0
         )
@@ -122,7 +120,7 @@ class HealRuntime(Runtime):
             state.prompt_contribution = self._stack(state.contributions, generation)
         if not prompt or not self.repeats:
             if self.config.calibrate:
-                state.tally.steps.append(self._count(state, generation))
+                state.tally.add(*(self._stack(f, generation, 1.0) for f in (state.betas, state.gammas)))
             if self.trace:
                 state.records.append(self._record(state, generation))
         if state.refresh and not prompt:
@@ -158,11 +156,11 @@ class HealRuntime(Runtime):
         state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], None)
         if self.repeats and (moments := state.moments[layer]) is not None:
             # the last position is about to come again, from calibrated layers
-            moments.remove(at.key[:, :, -1], at.value[:, :, -1], state.member.to(at.key.device))
+            moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_owners.to(at.key.device))
 
     def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
         state: HealState = generation.data
-        moments = self._current_moments(state, layer, at, generation.length)
+        moments = self._current_moments(generation, layer, at)
         if not (state.active[layer] or state.refresh or self.trace):
             return plain()
         real = at.split() if self.config.path == "fast" else None
@@ -184,17 +182,17 @@ class HealRuntime(Runtime):
             out = merge(real, [beta, gamma, None][: len(real)])
         return out.to(at.query.dtype).unsqueeze(1)
 
-    def _current_moments(self, state: HealState, layer: int, at: Attended, length: int) -> Moments | None:
+    def _current_moments(self, generation: Generation, layer: int, at: Attended) -> Moments | None:
         if self.config.path == "reference":
             return None
-        moments = state.moments[layer]
-        if moments is None or at.regions.length < length:  # a window slid: positions left it
+        moments: Moments | None = generation.data.moments[layer]
+        if moments is None or at.regions.length < generation.length:  # a window slid: positions left it
             return Moments.of(at.key, at.value, at.regions)
         key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
         if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
             moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
         else:
-            moments.append(key, value, state.member.to(key.device))
+            moments.append(key, value, generation.last_owners.to(key.device))
         return moments
 
     def _scores(
@@ -291,13 +289,6 @@ class HealRuntime(Runtime):
             return self._stack([None if s is None else getattr(s, name) for s in state.scores], generation)
 
         return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
-
-    def _count(self, state: HealState, generation: Generation) -> Tensor:
-        """(heads changed, Σ|β−1|, Σ|γ−1|) by row."""
-        beta = (self._stack(state.betas, generation, 1.0) - 1).abs()
-        gamma = (self._stack(state.gammas, generation, 1.0) - 1).abs()
-        changed = ((beta > 0) | (gamma > 0)).float()
-        return torch.stack([x.sum(dim=(1, 2)) for x in (changed, beta, gamma)])
 
     def _record(self, state: HealState, generation: Generation) -> StepRecord:
         first = generation.step == 0
