@@ -43,5 +43,9 @@ class TraceError(HealError, ValueError):
     """A trace has inconsistent shapes, or a file is not a trace."""
 
 
+class DataError(HealError, ValueError):
+    """Benchmark data or answers are missing, broken, or do not belong together."""
+
+
 class HealWarning(UserWarning):
     """Something is probably not what you want: for example, a run in which nothing was calibrated."""

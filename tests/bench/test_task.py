@@ -1,0 +1,120 @@
+"""Samples, sums and what is refused."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from heal.bench import create, tasks
+from heal.bench.catalogue import needs_data, options_of
+from heal.bench.task import File, Number, Sample, Task, figures, fingerprint, ratio, together, totals, unit_counts
+from heal.errors import ConfigError, DataError, ImageError
+
+
+class Right(Task):
+    """The share of right answers."""
+
+    name, summary, max_new_tokens, headline = "right", "", 1, "accuracy"
+
+    def samples(self) -> Sequence[Sample]:
+        return [sample(str(i), f"u{i // 2}") for i in range(4)]
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return {"right": text == "yes"}
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return {"right": float(sum(p["right"] for p in parses)), "n": float(len(parses))}
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        return {"accuracy": ratio(totals["right"], totals["n"], 100)}
+
+
+def sample(id: str, unit: str = "u", prompt: str = "?", label: str = "yes") -> Sample:
+    return Sample(id, unit, prompt, {"label": label}, File(Path("nowhere.png")))
+
+
+def test_units_are_counted_once_and_failed_samples_left_out() -> None:
+    task = Right()
+    parses = {s.id: task.parse(s, text) for s, text in zip(task.samples(), ("yes", "no", "yes"), strict=False)}
+    counts = unit_counts(task, task.samples(), parses)
+    assert counts == {"u0": {"right": 1.0, "n": 2.0}, "u1": {"right": 1.0, "n": 1.0}}
+    assert totals(counts.values()) == {"right": 2.0, "n": 3.0}
+    assert figures(task, counts.values()) == {"accuracy": pytest.approx(200 / 3)}
+
+
+def test_nothing_counted_is_nan() -> None:
+    assert np.isnan(figures(Right(), [])["accuracy"])
+    assert np.isnan(ratio(0.0, 0.0))
+    assert ratio(np.array([1.0, 2.0]), np.array([0.0, 4.0]), 100).tolist() == [
+        pytest.approx(np.nan, nan_ok=True),
+        50.0,
+    ]
+
+
+def test_samples_of_a_unit_come_together() -> None:
+    mixed = [sample("1", "a"), sample("2", "b"), sample("3", "a")]
+    assert [s.id for s in together(mixed, "it")] == ["1", "3", "2"]
+    with pytest.raises(DataError, match="the id 1 occurs twice"):
+        together([sample("1", "a"), sample("1", "b")], "it")
+
+
+def test_fingerprints_tell_what_is_asked_apart() -> None:
+    plain = fingerprint([sample("1"), sample("2")])
+    assert plain == fingerprint([sample("1"), sample("2")])
+    others = ([sample("1")], [sample("2"), sample("1")], [sample("1"), sample("2", prompt="!")])
+    assert len({plain, *(fingerprint(o) for o in others), fingerprint([sample("1"), sample("2", label="no")])}) == 5
+
+
+def test_images_are_read_late_and_clearly_refused(tmp_path: Path) -> None:
+    Image.new("L", (3, 2)).save(tmp_path / "grey.png")
+    found = File(tmp_path / "grey.png").load()
+    assert (found.mode, found.size) == ("RGB", (3, 2))
+    with pytest.raises(ImageError, match=r"no image .*nowhere\.png"):
+        sample("1").image()
+    whole = (tmp_path / "grey.png").read_bytes()
+    for name, content in (("text.jpg", b"not a picture"), ("half.png", whole[: len(whole) // 2]), ("none.png", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ImageError, match=f"{name} is not a readable image"):
+            File(tmp_path / name).load()
+
+
+def test_catalogue() -> None:
+    for name, kind in tasks().items():
+        assert kind.name == name
+        assert kind.summary
+        assert needs_data(name) == (not name.startswith("mini-"))
+    task = create("mini-pope", images="5", splits="random+popular", parser="strict")
+    assert options_of(task)["splits"] == ["random", "popular"]
+    assert task == create("mini-pope", images=5, splits=["random", "popular"], parser="strict")
+    assert len(task.samples()) == 5 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("pop", {}, "no task 'pop': choose one of .*mini-pope"),
+        ("mini-pope", {"image": 3}, "no option 'image': it has images"),
+        ("mini-pope", {"images": "many"}, "must be a whole number, not 'many'"),
+        ("mini-pope", {"images": 0}, "images must be 1 or more"),
+        ("mini-pope", {"splits": "random+odd"}, "cannot be 'odd': choose one of random, popular"),
+        ("mini-pope", {"splits": "random+random"}, "chosen twice"),
+        ("mini-chair", {"split": "train"}, "cannot be 'train'"),
+        ("mini-chair", {"distribution": "odd"}, "cannot be 'odd'"),
+        ("mini-mme", {"parser": "kind"}, "choose one of official, strict"),
+        ("pope", {}, "needs official data: give its folder with --data"),
+        ("pope", {"data": "/nowhere/at/all"}, "nowhere/at/all does not exist"),
+    ],
+)
+def test_wrong_options_are_explained(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create(name, **options)
+
+
+def test_importing_the_package_does_not_import_benchmarks() -> None:
+    code = "import heal, sys; print([m for m in sys.modules if m.startswith('heal.bench') or m == 'simplemma'])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
