@@ -640,7 +640,7 @@ def test_trace_says_where_it_comes_from(vlm: VLM) -> None:
 
 
 def test_preset_is_written_into_the_trace(vlm: VLM) -> None:
-    assert ask(vlm, method=HEAL(), trace=True, max_new_tokens=1).trace.config["alpha"] == 0.5
+    assert ask(vlm, method=HEAL(), trace=True, max_new_tokens=1).trace.config["equilibrium"] == 0.5
 
 
 def test_fired_and_trace_agree(vlm: VLM) -> None:

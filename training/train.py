@@ -140,7 +140,7 @@ def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, floa
     for step in range(first, stage.steps):
         share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / stage.steps)))
         for group in optimiser.param_groups:
-            group["lr"] = stage.rate * share
+            group["lr"] = float(stage.rate * share)
         loss, values = loss_at(step)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

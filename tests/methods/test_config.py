@@ -13,7 +13,7 @@ from heal.analysis.information import MEASURES
 from heal.engine.layout import Layout
 from heal.errors import ConfigError
 from heal.methods import HEAL, Method, available, base, create, parse
-from heal.methods.heal import PRESETS
+from heal.methods.heal import PRESETS, preset
 from heal.methods.options import options_of
 from tests import zoo
 
@@ -188,7 +188,7 @@ def test_parse(text: str, expected: HEAL) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("heal:alpha", "'alpha' is not an option of heal: write heal:option=value,… with alpha, interval"),
+        ("heal:alpha", "'alpha' is not an option of heal: write heal:option=value,… with alpha, delta, profile, interval"),
         ("heal:beta=1", "'beta=1' is not an option of heal"),
         ("heal:alpha =0.5", "'alpha =0.5' is not an option of heal"),
         ("heal:alpha=half", "heal:alpha cannot be 'half'"),
@@ -220,14 +220,14 @@ def test_parse_refuses(text: str, message: str) -> None:
 def test_preset_of_every_family(name: str) -> None:
     layout = Layout.of(zoo.build(name))
     expected = 0.4 if name.startswith("qwen") else 0.5
-    assert HEAL().equilibrium(layout.family) == expected
-    assert HEAL().runtime(layout, trace=False).facts() == {"alpha": expected}
-    assert HEAL(alpha=0.7).runtime(layout, trace=False).facts() == {"alpha": 0.7}
+    assert HEAL().targets(layout) == expected
+    assert HEAL().runtime(layout, trace=False).facts() == {"equilibrium": expected}
+    assert HEAL(alpha=0.7).runtime(layout, trace=False).facts() == {"equilibrium": 0.7}
 
 
 def test_presets_name_families_that_exist() -> None:
     assert set(PRESETS) <= {zoo.build(name).config.model_type for name in zoo.CORE}
-    assert HEAL().equilibrium("a family of tomorrow") == 0.5
+    assert preset("a family of tomorrow") == 0.5
 
 
 @pytest.mark.parametrize("method", available().values(), ids=available())

@@ -32,7 +32,7 @@ def lists(
 
 def _models() -> list[dict[str, Any]]:
     from heal.architectures import ARCHITECTURES
-    from heal.methods.heal import HEAL
+    from heal.methods.heal import preset
 
     return [
         {
@@ -40,7 +40,7 @@ def _models() -> list[dict[str, Any]]:
             "title": a.title,
             "examples": a.examples,
             "core": a.core,
-            "alpha": HEAL().equilibrium(a.family),
+            "alpha": preset(a.family),
         }
         for a in ARCHITECTURES
     ]

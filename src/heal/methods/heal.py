@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Literal, get_args
 
+import torch
+from torch import Tensor
+
 from heal.analysis.contribution import REPLACEMENTS, Replacement
 from heal.analysis.counterfactual import COVARIANCES, MASKINGS, Covariance, Masking
 from heal.analysis.information import MEASURES, Measure
@@ -14,6 +17,7 @@ from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
+from heal.methods.equilibrium import Equilibrium
 
 Sinks = Literal["language", "neutral"]
 Path = Literal["fast", "reference"]
@@ -30,6 +34,10 @@ PRESETS = {
 """The paper's α for POPE and CHAIR by family (0.1 more for harder tasks); 0.5 for a family not named here."""
 
 
+def preset(family: str) -> float:
+    return PRESETS.get(family, 0.5)
+
+
 @register
 @dataclass(frozen=True)
 class HEAL(Method):
@@ -39,8 +47,15 @@ class HEAL(Method):
     summary: ClassVar[str] = "calibrates the visual/language mix of synergy heads"
     paper: ClassVar[str] = "MLLMs Hallucinate when Information Distribution Drifts in Synergy Heads (2026)"
 
-    alpha: float | None = None
-    """Equilibrium: the visual share that synergy heads are brought back to, in (0, 1). None: the family's preset."""
+    alpha: float | Literal["auto", "profile"] | None = None
+    """Equilibrium: the visual share that synergy heads are brought back to, in (0, 1). None: the family's preset.
+    auto: the model's own mean on correct tokens. profile: each head's own median there (see `heal calibrate`)."""
+
+    delta: float = 0.0
+    """With alpha=profile: shift of every head's target in logits. 0 restores health, more leans on the image."""
+
+    profile: str | None = None
+    """File of `heal calibrate` for auto and profile. None: equilibrium.json in the folder of the checkpoint."""
 
     interval: int = 10
     """Head types are found anew every so many steps; the first token counts as step 0."""
@@ -103,8 +118,16 @@ class HEAL(Method):
                 raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
         if self.covariance == "full" and self.masking != "gaussian":
             raise ConfigError(f"covariance full belongs to gaussian masking, not to {self.masking}")
-        if self.alpha is not None and not 0 < self.alpha < 1:
+        if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
+            raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
+        if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:
             raise ConfigError(f"alpha must lie strictly between 0 and 1, not {self.alpha}")
+        if not isfinite(self.delta):
+            raise ConfigError(f"delta must be a finite number, not {self.delta}")
+        if self.delta and self.alpha != "profile":
+            raise ConfigError("delta shifts the targets of a profile: give alpha='profile' with it")
+        if self.profile is not None and not isinstance(self.alpha, str):
+            raise ConfigError("profile belongs to alpha='auto' or 'profile'")
         for field in ("interval", "draws"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
@@ -119,9 +142,20 @@ class HEAL(Method):
         if self.layers is not None and (not self.layers or any(i < 0 for i in self.layers)):
             raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
 
-    def equilibrium(self, family: str) -> float:
-        """α for a family of models."""
-        return self.alpha if self.alpha is not None else PRESETS.get(family, 0.5)
+    def targets(self, layout: Layout) -> float | Tensor:
+        """α for this model: one number, or one for every layer and head."""
+        if not isinstance(self.alpha, str):
+            return self.alpha if self.alpha is not None else preset(layout.family)
+        found = Equilibrium.load(self.profile) if self.profile else Equilibrium.of_model(layout.model)
+        if self.alpha == "auto":
+            return found.mean
+        shape = (len(layout.layers), layout.heads)
+        if found.logits.shape != shape:
+            raise ConfigError(
+                f"the profile is of a model with {found.logits.shape} layers and heads, this one has {shape}: "
+                "make one for this model with `heal calibrate`"
+            )
+        return torch.from_numpy(found.targets(self.delta))
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime:
         from heal.methods.heal_runtime import HealRuntime

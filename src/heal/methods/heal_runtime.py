@@ -78,7 +78,7 @@ class HealRuntime(Runtime):
     def __init__(self, config: HEAL, layout: Layout, trace: bool) -> None:
         self.config = config
         self.layout = layout
-        self.alpha = config.equilibrium(layout.family)
+        self.targets = config.targets(layout)
         self.trace = trace
         self.sets = 3 if config.sinks == "neutral" else 2
         self.repeats = config.calibrate
@@ -99,7 +99,8 @@ class HealRuntime(Runtime):
         return self._part[layer]
 
     def facts(self) -> dict[str, Any]:
-        return {"alpha": self.alpha}
+        mean = float(self.targets.mean()) if isinstance(self.targets, Tensor) else self.targets
+        return {"equilibrium": mean}
 
     def begin(self, generation: Generation) -> None:
         generation.data = HealState(len(self._part))
@@ -172,7 +173,7 @@ class HealRuntime(Runtime):
             scores.visual,
             scores.language,
             state.synergy[:, layer].to(scores.visual.device),
-            self.alpha,
+            self._target(layer, scores.visual.device),
             self.config.factor_limit,
         )
         state.betas[layer], state.gammas[layer] = beta, gamma
@@ -181,6 +182,9 @@ class HealRuntime(Runtime):
         else:
             out = merge(real, [beta, gamma, None][: len(real)])
         return out.to(at.query.dtype).unsqueeze(1)
+
+    def _target(self, layer: int, device: torch.device) -> float | Tensor:
+        return self.targets[layer].to(device) if isinstance(self.targets, Tensor) else self.targets
 
     def _current_moments(self, generation: Generation, layer: int, at: Attended) -> Moments | None:
         if self.config.path == "reference":

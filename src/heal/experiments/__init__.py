@@ -1,0 +1,1 @@
+"""The paper's analyses, one file a question. Each returns rows; none writes anything."""

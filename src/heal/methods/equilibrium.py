@@ -1,0 +1,95 @@
+"""The equilibrium of a model: the mix that its heads have when it is right."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int64, UInt8
+
+from heal.analysis.taxonomy import HeadType
+from heal.errors import ConfigError
+
+FILE = "equilibrium.json"
+"""Its name in the folder of a checkpoint."""
+FEWEST = 20
+"""A head that was seen mixed less often has no median worth the name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Equilibrium:
+    """Median logit(α_vis) of every head on correct tokens, NaN where it was hardly ever mixed, and their mean."""
+
+    mean: float
+    """Mean α_vis of the synergy heads."""
+    logits: Float32[np.ndarray, "layer head"]
+    counts: Int64[np.ndarray, "layer head"]
+    source: dict[str, Any] = field(default_factory=dict)
+    """What it was measured on: model, data, tokens, options."""
+
+    @classmethod
+    def of(
+        cls,
+        alpha_vis: Float32[np.ndarray, "token layer head"],
+        types: UInt8[np.ndarray, "token layer head"],
+        source: dict[str, Any] | None = None,
+    ) -> Equilibrium:
+        """From the mix at tokens that are known to be correct (NaN: no mix)."""
+        mixed = ~np.isnan(alpha_vis)
+        synergy = mixed & (types == int(HeadType.SYNERGY))
+        if not synergy.any():
+            raise ConfigError("no synergy head was seen at a correct token: give more pictures or longer answers")
+        share = alpha_vis.astype(np.float64)
+        logit = np.log(share) - np.log1p(-share)
+        counts = mixed.sum(0)
+        logits = np.full(counts.shape, np.nan, np.float32)
+        for layer, head in zip(*np.nonzero(counts >= FEWEST), strict=True):
+            logits[layer, head] = np.median(logit[mixed[:, layer, head], layer, head])
+        return cls(float(share[synergy].mean()), logits, counts, source or {})
+
+    def targets(self, delta: float = 0.0) -> Float32[np.ndarray, "layer head"]:
+        """α for every head: its own median shifted by δ in logits; a head without one takes the mean."""
+        logits = np.where(np.isnan(self.logits), np.log(self.mean / (1 - self.mean)), self.logits)
+        return (1 / (1 + np.exp(-(logits + delta)))).astype(np.float32)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        path = Path(path)
+        record = {
+            "mean": self.mean,
+            "logits": [[None if np.isnan(x) else round(float(x), 5) for x in row] for row in self.logits],
+            "counts": self.counts.tolist(),
+            "source": self.source,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(json.dumps(record) + "\n")
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Equilibrium:
+        try:
+            record = json.loads(Path(path).read_text())
+            logits = np.array([[np.nan if x is None else x for x in row] for row in record["logits"]], np.float32)
+            found = cls(float(record["mean"]), logits, np.array(record["counts"], np.int64), record["source"])
+        except FileNotFoundError:
+            raise ConfigError(f"there is no equilibrium at {path}: make one with `heal calibrate`") from None
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"{path} is not an equilibrium that `heal calibrate` made: {error}") from error
+        if logits.ndim != 2 or found.counts.shape != logits.shape or not 0 < found.mean < 1:
+            raise ConfigError(f"{path} is a damaged equilibrium: its parts do not fit together")
+        return found
+
+    @classmethod
+    def of_model(cls, model: Any) -> Equilibrium:
+        """The one that lies in the checkpoint's folder."""
+        folder = str(getattr(model.config, "_name_or_path", "") or "")
+        if not folder or not (Path(folder) / FILE).is_file():
+            raise ConfigError(
+                "this model has no equilibrium of its own: make one with `heal calibrate --model … --out FILE` and "
+                "give it as profile=FILE, or give alpha as a number"
+            )
+        return cls.load(Path(folder) / FILE)
