@@ -42,7 +42,7 @@ def test_targets_are_the_medians_shifted_in_logits():
     np.testing.assert_allclose(found.targets()[1], found.mean, rtol=1e-5)
     shifted = found.targets(np.log(2))  # doubles the odds
     np.testing.assert_allclose(shifted[0, :2], [0.8 / 1.4, 1.8 / 1.9], rtol=1e-4)
-    assert (found.targets(-1) < found.targets()).all()
+    assert (found.targets(-1.0) < found.targets()).all()
 
 
 def test_no_synergy_head_is_an_error():
@@ -147,6 +147,7 @@ def test_a_profile_of_another_model_is_refused(vlm, tmp_path):
         ({"profile": "x.json"}, "profile belongs"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checker")
 def test_options_that_do_not_fit_together(options, message):
     with pytest.raises(ConfigError, match=message):
         HEAL(**options)

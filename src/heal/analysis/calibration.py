@@ -11,7 +11,7 @@ def factors(
     visual: Float[Tensor, "*heads"],
     language: Float[Tensor, "*heads"],
     calibrated: Bool[Tensor, "*heads"],
-    alpha: float | Float[Tensor, "*heads"],
+    alpha: float | Float[Tensor, "*#heads"],
     limit: float | None,
 ) -> tuple[Float[Tensor, "*heads"], Float[Tensor, "*heads"]]:
     """β = α/α_vis and γ = (1−α)/α_lang for the heads to calibrate, 1 for all others.

@@ -18,6 +18,9 @@ _PLACES = {
     "pope": ("heal.bench.pope", "Pope"),
     "chair": ("heal.bench.chair", "Chair"),
     "mme": ("heal.bench.mme", "Mme"),
+    "mmhal": ("heal.bench.mmhal", "MmHal"),
+    "llava-bench": ("heal.bench.llava_bench", "LlavaBench"),
+    "blink-twice": ("heal.bench.blink", "BlinkTwice"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heal.bench import synonyms
-from heal.bench.images import Named
+from heal.bench.images import Named, image_key
 from heal.bench.records import need, read_json, read_records
 from heal.bench.synonyms import Synonyms
 from heal.bench.task import Number, Sample, Task, ratio, together
@@ -68,13 +68,6 @@ def chair_figures(totals: Mapping[str, Number]) -> dict[str, Number]:
 
 
 # ── ground truth ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def image_key(value: object) -> str:
-    """42, "42", "000000000042.jpg" and "COCO_val2014_000000000042.jpg" are one image."""
-    text = str(value).strip()
-    stem = re.sub(r"\.(jpe?g|png)$", "", text.rpartition("/")[2], flags=re.I).rpartition("_")[2]
-    return str(int(stem)) if stem.isascii() and stem.isdigit() else text
 
 
 def read_objects(path: Path) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ class Named:
     name: str
     data: Path
     images: Path | None = None
+    others: tuple[str, ...] = ()
+    """Other names under which it may be there."""
 
     def load(self) -> Image.Image:
         return File(self.path).load()
@@ -27,6 +30,14 @@ class Named:
     def path(self) -> Path:
         """The first place that has it, under this name or COCO's other one; else where it was expected."""
         folders = [self.images] if self.images is not None else [self.data / place for place in PLACES]
-        names = dict.fromkeys((self.name, self.name.removeprefix("COCO_val2014_"), f"COCO_val2014_{self.name}"))
+        coco = (self.name.removeprefix("COCO_val2014_"), f"COCO_val2014_{self.name}")
+        names = dict.fromkeys((self.name, *coco, *self.others))
         places = [folder / name for folder in folders for name in names]
         return next((place for place in places if place.is_file()), places[0])
+
+
+def image_key(value: object) -> str:
+    """42, "42", "000000000042.jpg" and "COCO_val2014_000000000042.jpg" are one image."""
+    text = str(value).strip()
+    stem = re.sub(r"\.(jpe?g|png)$", "", text.rpartition("/")[2], flags=re.I).rpartition("_")[2]
+    return str(int(stem)) if stem.isascii() and stem.isdigit() else text

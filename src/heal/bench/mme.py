@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -145,11 +147,14 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
         pictures: list[Picture] = [Named(row[0], data, images or _near(folder, name)) for row in rows]
     else:
         rows, pictures = _folder(folder / name, name)
-    found = []
+    found, asked = [], Counter[int]()
     for pair, (number, row) in zip(_pairs(rows, name), enumerate(rows), strict=True):
         image, question, answer = row[:3]
         truth = {"label": _label(answer, f"{name}, {image}"), "subtask": name, "pair": pair}
-        found.append(Sample(f"{name}/{pair}/{number % 2}", image, question, truth, pictures[number]))
+        # 0001.png is another image in every subtask; images of COCO are asked about in several
+        unit = image if re.fullmatch(r"\d{12}\.jpg", image) else f"{name}/{image}"
+        found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, pictures[number]))
+        asked[pair] += 1
     return found
 
 

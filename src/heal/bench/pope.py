@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from heal.bench import yesno
-from heal.bench.images import Named
+from heal.bench.images import Named, image_key
 from heal.bench.records import need, read_records
 from heal.bench.task import Number, Sample, Task, together
 from heal.errors import ConfigError, DataError
@@ -223,18 +223,20 @@ def _same_questions(
 ) -> None:
     """Answer files often repeat the question: another text under the same id is another version of POPE."""
     for key, question in truths.items():
-        for field in ("question", "prompt", "image"):
-            theirs = given[key].get(field)
-            ours = question.get("image" if field == "image" else "text")
-            if isinstance(theirs, str) and isinstance(ours, str) and not theirs.startswith(ours):
-                raise DataError(
-                    f"{answers}: question {key} was {theirs!r}, but the questions say {ours!r}. The answers were "
-                    "made with another version of POPE"
-                )
+        record, text = given[key], str(question.get("text", "")).strip()
+        asked = next((record[field] for field in ("question", "prompt") if isinstance(record.get(field), str)), None)
+        image = record.get("image")
+        other = asked is not None and text.lower() not in asked.lower()
+        if other or (image is not None and image_key(image) != image_key(question.get("image"))):
+            raise DataError(
+                f"{answers}: question {key} was {asked or image!r}, but the questions say {text!r} about "
+                f"{question.get('image')}. The answers were made with another version of POPE"
+            )
 
 
 def _text(record: Mapping[str, Any], where: str) -> str:
-    value = record.get("text", record.get("answer"))
+    # a file that repeats the question has it in `text`
+    value = record.get("answer", record.get("text"))
     if not isinstance(value, str):
         raise DataError(f"{where} has neither `text` nor `answer` with words in it")
     return value

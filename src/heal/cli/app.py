@@ -8,8 +8,10 @@ import warnings
 import typer
 
 from heal.cli.analyze import analyze
+from heal.cli.data import app as data
 from heal.cli.lists import lists
 from heal.cli.run import run
+from heal.cli.score import app as score
 from heal.cli.speed import speed
 from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 
@@ -31,6 +33,8 @@ app.command()(run)
 app.command()(analyze)
 app.command()(speed)
 app.command("list")(lists)
+app.add_typer(score, name="score")
+app.add_typer(data, name="data")
 
 
 def _one_line(message: object, category: type[Warning], *_: object, **__: object) -> None:

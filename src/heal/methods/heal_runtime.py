@@ -184,7 +184,7 @@ class HealRuntime(Runtime):
         return out.to(at.query.dtype).unsqueeze(1)
 
     def _target(self, layer: int, device: torch.device) -> float | Tensor:
-        return self.targets[layer].to(device) if isinstance(self.targets, Tensor) else self.targets
+        return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets
 
     def _current_moments(self, generation: Generation, layer: int, at: Attended) -> Moments | None:
         if self.config.path == "reference":
