@@ -117,7 +117,7 @@ def test_a_profile_gives_every_head_its_own_factors(vlm, tmp_path):
         changed = (trace.types == SYNERGY) & ~np.isnan(share)
         assert changed.any()
         np.testing.assert_allclose(trace.beta[changed], (target / share)[changed], rtol=1e-4)
-        np.testing.assert_allclose(trace.gamma[changed], ((1 - target) / (1 - share))[changed], rtol=1e-4)
+        np.testing.assert_allclose(trace.gamma[changed], ((1 - target) / (1 - share))[changed], rtol=1e-3)
 
 
 def test_the_profile_of_a_checkpoint_is_found_beside_it(vlm, tmp_path):
