@@ -1,0 +1,128 @@
+"""LLaVA-Bench (In-the-Wild): a judge compares an answer with a reference answer, both scored 1 to 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from heal.bench.images import Named
+from heal.bench.judged import JudgedTask, Prompt
+from heal.bench.records import need, read_json, read_records
+from heal.bench.task import Number, Sample, ratio, together
+from heal.errors import DataError
+
+CATEGORIES = ("conv", "detail", "complex")
+SOURCE = "the data set liuhaotian/llava-bench-in-the-wild"
+RULES = "the GitHub repository haotian-liu/LLaVA, llava/eval/table/rule.json"
+SYSTEM = "You are a helpful and precise assistant for checking the quality of the answer."
+COUNTS = ("rated", "model", "reference")
+
+
+def scores(reply: str) -> tuple[float, float] | None:
+    """(reference, model) from the first line, or nothing; the official script would go on with −1 and −1."""
+    words = reply.split("\n")[0].replace(",", " ").split()
+    try:
+        first, second = (float(word) for word in words)
+    except ValueError:
+        return None
+    return (first, second) if all(0 <= value <= 10 for value in (first, second)) else None
+
+
+@dataclass(frozen=True)
+class LlavaBench(JudgedTask):
+    """Official data: questions, contexts, reference answers, the judge's rules and the images."""
+
+    name: ClassVar[str] = "llava-bench"
+    summary: ClassVar[str] = "LLaVA-Bench In-the-Wild: a judge compares answers with a reference."
+    max_new_tokens: ClassVar[int] = 1024
+    headline: ClassVar[str] = "score"
+
+    data: Path
+    """The folder (or one with a folder `llava_bench`) of questions, context, answers_gpt4 (.jsonl) and rule.json."""
+    images: Path | None = None
+    """The folder of the images."""
+
+    @property
+    def folder(self) -> Path:
+        return self.data / "llava_bench" if (self.data / "llava_bench").is_dir() else self.data
+
+    @cached_property
+    def rules(self) -> dict[str, Any]:
+        rules = read_json(self.folder / "rule.json", RULES)
+        for category in CATEGORIES:
+            need(need(rules, f"llava_bench_{category}", "rule.json"), "prompt", f"rule.json, {category}")
+        return dict(rules)
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        contexts = self._table("context.jsonl", "image", "caption")
+        references = self._table("answers_gpt4.jsonl", "question_id", "text")
+        found = []
+        for number, q in enumerate(read_records(self.folder / "questions.jsonl", SOURCE), 1):
+            where = f"questions.jsonl, line {number}"
+            key, image = str(need(q, "question_id", where)), str(need(q, "image", where))
+            category = str(need(q, "category", where))
+            if category not in CATEGORIES:
+                raise DataError(f"{where} has the category {category!r}: it must be one of {', '.join(CATEGORIES)}")
+            truth = {
+                "category": category,
+                "question": str(need(q, "text", where)),
+                "context": need(contexts, image, "context.jsonl"),
+                "reference": need(references, key, "answers_gpt4.jsonl"),
+            }
+            found.append(Sample(key, image, truth["question"], truth, Named(image, self.folder, self.images)))
+        return together(found, "LLaVA-Bench")
+
+    def _table(self, name: str, key: str, value: str) -> dict[str, str]:
+        records = read_records(self.folder / name, SOURCE)
+        return {str(need(r, key, name)): _joined(need(r, value, name)) for r in records}
+
+    def samples(self) -> Sequence[Sample]:
+        return self._samples
+
+    def judge_prompt(self, sample: Sample, text: str) -> Prompt:
+        facts, rule = sample.truth, self.rules[f"llava_bench_{sample.truth['category']}"]
+        role = rule.get("role", "Assistant")
+        parts = [f"[Context]\n{facts['context']}", f"[Question]\n{facts['question']}"]
+        for number, answer in enumerate((facts["reference"], text), 1):
+            parts += [f"[{role} {number}]\n{answer}", f"[End of {role} {number}]"]
+        return Prompt(SYSTEM, "\n\n".join([*parts, f"[System]\n{rule['prompt']}"]) + "\n\n")
+
+    def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
+        found = scores(reply)
+        pair = {"reference": None, "model": None} if found is None else {"reference": found[0], "model": found[1]}
+        return pair | {"unparsable": found is None, "unjudged": False, "reply": reply}
+
+    def unjudged(self) -> dict[str, Any]:
+        return {"reference": None, "model": None, "unparsable": False, "unjudged": True}
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        found = {f"{name}/{key}": 0.0 for name in CATEGORIES for key in COUNTS} | {"unparsable": 0.0, "unjudged": 0.0}
+        for sample, parse in zip(samples, parses, strict=True):
+            found["unparsable"] += bool(parse["unparsable"])
+            found["unjudged"] += bool(parse["unjudged"])
+            if parse["model"] is not None:
+                name = sample.truth["category"]
+                found[f"{name}/rated"] += 1
+                found[f"{name}/model"] += parse["model"]
+                found[f"{name}/reference"] += parse["reference"]
+        return found
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        """The relative score: what the model got in per cent of what the reference got."""
+        rated, model, reference = (sum(totals[f"{name}/{key}"] for name in CATEGORIES) for key in COUNTS)
+        return {
+            "score": ratio(model, reference, 100),
+            "model": ratio(model, rated),
+            "reference": ratio(reference, rated),
+            "rated": rated,
+            "unparsable": totals["unparsable"],
+            "unjudged": totals["unjudged"],
+        } | {f"{n}/score": ratio(totals[f"{n}/model"], totals[f"{n}/reference"], 100) for n in CATEGORIES}
+
+
+def _joined(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)

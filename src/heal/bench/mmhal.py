@@ -1,0 +1,123 @@
+"""MMHal-Bench: 96 open questions of eight types, answers rated 0 to 6 by a judge that sees no image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from heal.bench.images import Named
+from heal.bench.judged import JudgedTask, Prompt
+from heal.bench.pope import PARSERS, check_choice
+from heal.bench.records import need, read_records, read_text
+from heal.bench.task import Number, Sample, ratio, together
+from heal.errors import DataError
+
+TYPES = (
+    "attribute", "adversarial", "comparison", "counting", "relation", "environment", "holistic", "other",
+)  # fmt: skip
+SOURCE = "the data set Shengcao1006/MMHal-Bench"
+WORST = 3  # a rating below it means a hallucination
+COUNTS = ("rated", "sum", "hallucinated")
+
+
+def rating(reply: str) -> int | None:
+    """As the official script: exactly one of `rating: 0` to `rating: 6` occurs, else nothing."""
+    found = [score for score in range(7) if f"rating: {score}" in reply.lower()]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class MmHal(JudgedTask):
+    """Official data: response_template.json, the judge's template and the images."""
+
+    name: ClassVar[str] = "mmhal"
+    summary: ClassVar[str] = "MMHal-Bench: open questions, rated by a judge."
+    max_new_tokens: ClassVar[int] = 512
+    headline: ClassVar[str] = "score"
+
+    data: Path
+    """The folder (or one with a folder `mmhal`) of response_template.json, judge_template.txt and images."""
+    parser: str = "official"
+    """official (a reply without one clear rating counts as 0) or strict (it is left out); it is counted anyway."""
+    images: Path | None = None
+    """The folder of the images."""
+
+    def __post_init__(self) -> None:
+        check_choice("parser", self.parser, PARSERS)
+
+    @property
+    def folder(self) -> Path:
+        return self.data / "mmhal" if (self.data / "mmhal").is_dir() else self.data
+
+    @cached_property
+    def template(self) -> list[str]:
+        path = self.folder / "judge_template.txt"
+        parts = read_text(path, f"{SOURCE}, where it is the `template` in eval_gpt4.py").split("{}")
+        if len(parts) != 5:
+            raise DataError(f"{path} must have four places {{}}: image contents, question, reference and response")
+        return parts
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        path = self.folder / "response_template.json"
+        found = []
+        for number, item in enumerate(read_records(path, SOURCE)):
+            where = f"{path}, item {number + 1}"
+            kind = str(need(item, "question_type", where))
+            if kind not in TYPES:
+                raise DataError(f"{where} has the type {kind!r}: it must be one of {', '.join(TYPES)}")
+            key, source = str(need(item, "image_id", where)), str(item.get("image_src", ""))
+            question = str(need(item, "question", where))
+            truth = {
+                "type": kind,
+                "contents": [str(name) for name in need(item, "image_content", where)],
+                "question": question,
+                "answer": str(need(item, "gt_answer", where)),
+            }
+            names = (source.rpartition("/")[2] or f"{key}.jpg", f"{key}.jpg", f"{key}.png")
+            picture = Named(names[0], self.folder, self.images, names[1:])
+            found.append(Sample(f"{number}", f"{number}", question, truth, picture))
+        return together(found, "MMHal-Bench")
+
+    def samples(self) -> Sequence[Sample]:
+        return self._samples
+
+    def judge_prompt(self, sample: Sample, text: str) -> Prompt:
+        facts = sample.truth
+        values = (", ".join(facts["contents"]), facts["question"], facts["answer"], text)
+        filled = "".join(part + value for part, value in zip(self.template, (*values, ""), strict=True))
+        return Prompt("", filled)
+
+    def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
+        found = rating(reply)
+        return {"rating": found, "unparsable": found is None, "unjudged": False, "reply": reply}
+
+    def unjudged(self) -> dict[str, Any]:
+        return {"rating": None, "unparsable": False, "unjudged": True}
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        found = {f"{kind}/{key}": 0.0 for kind in TYPES for key in COUNTS} | {"unparsable": 0.0, "unjudged": 0.0}
+        for sample, parse in zip(samples, parses, strict=True):
+            found["unparsable"] += bool(parse["unparsable"])
+            found["unjudged"] += bool(parse["unjudged"])
+            value = 0 if parse["unparsable"] and self.parser == "official" else parse["rating"]
+            if value is None or parse["unjudged"]:
+                continue
+            kind = sample.truth["type"]
+            found[f"{kind}/rated"] += 1
+            found[f"{kind}/sum"] += value
+            found[f"{kind}/hallucinated"] += value < WORST
+        return found
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        rated, points, wrong = (sum(totals[f"{kind}/{key}"] for kind in TYPES) for key in COUNTS)
+        return {
+            "score": ratio(points, rated),
+            "hallucination_rate": ratio(wrong, rated, 100),
+            "rated": rated,
+            "unparsable": totals["unparsable"],
+            "unjudged": totals["unjudged"],
+        } | {f"{kind}/score": ratio(totals[f"{kind}/sum"], totals[f"{kind}/rated"]) for kind in TYPES}
