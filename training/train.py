@@ -291,8 +291,7 @@ def main() -> None:
     (out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n")
     folder = options.data or out / "data"
     torch.manual_seed(config.seed)
-    source = itertools.chain.from_iterable(documents(config.seed + 1, step) for step in itertools.count())
-    tokenizer = architecture.train_tokenizer(itertools.islice(source, 8000))
+    tokenizer = tokenizer_of(config)
     net = architecture.build(
         tokenizer, config.hidden, config.layers, config.heads, config.kv_heads, config.vision_hidden
     )
@@ -306,6 +305,12 @@ def main() -> None:
     if not options.only:
         net.eval().half().save_pretrained(out / "model")
         architecture.processor(tokenizer).save_pretrained(out / "model")
+
+
+def tokenizer_of(config: Config) -> Any:
+    """Trained anew each time: on text of another seed, so always the same."""
+    source = itertools.chain.from_iterable(documents(config.seed + 1, step) for step in itertools.count())
+    return architecture.train_tokenizer(itertools.islice(source, 8000))
 
 
 def stage_of(name: str, net: Any, config: Config, out: Path) -> Stage:
