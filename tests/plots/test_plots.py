@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from heal import VLM
+from heal.analysis.taxonomy import HeadType
+from heal.plots import head_map, mix_over_tokens, save
+from heal.plots.heads import COLOURS
+from heal.plots.mix import WRONG, Marked
+
+
+def test_every_cell_of_the_map_has_the_colour_of_its_type():
+    kinds = list(COLOURS)
+    types = np.array([[int(kinds[(i + j) % len(kinds)]) for j in range(8)] for i in range(3)], np.uint8)
+    axes = head_map(types).axes[0]
+    mesh = axes.collections[0]
+    mesh.update_scalarmappable()
+    found = mesh.get_facecolors()[:, :3].reshape(3, 8, 3)
+    for layer, head in np.ndindex(3, 8):
+        expected = to_rgb(COLOURS[HeadType(types[layer, head])])
+        np.testing.assert_allclose(found[layer, head], expected, atol=1e-6)
+    assert axes.yaxis_inverted()
+
+
+def test_the_legend_counts_what_is_shown():
+    types = np.array([[2, 4, 4], [4, 3, 2]], np.uint8)
+    texts = [t.get_text() for t in head_map(types).legends[0].get_texts()]
+    assert sorted(texts) == ["language 1", "synergy 3", "visual 2"]
+
+
+@pytest.fixture(scope="module")
+def trace():
+    vlm = VLM.random()
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    return vlm.generate(picture, "describe", trace=True, max_new_tokens=8).trace
+
+
+def test_the_line_is_the_mean_share_and_made_up_things_are_red(trace):
+    figure = mix_over_tokens({"plain": Marked(trace, correct=[1], hallucinated=[3, 99])}, equilibrium=0.5)
+    (axes,) = figure.axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), trace.mean_alpha())
+    good, bad = axes.collections[:2]
+    assert good.get_offsets()[:, 0].tolist() == [1]
+    assert bad.get_offsets()[:, 0].tolist() == [3]
+    np.testing.assert_allclose(bad.get_facecolor()[0, :3], to_rgb(WRONG), atol=1e-6)
+    assert axes.get_xticklabels()[3].get_color() == WRONG
+    assert axes.lines[1].get_ydata()[0] == 0.5
+
+
+def test_one_panel_an_answer(trace):
+    assert len(mix_over_tokens({"plain": Marked(trace), "heal": Marked(trace)}).axes) == 2
+
+
+def test_saved_as_a_picture_and_nothing_else_is_left(tmp_path):
+    path = save(head_map(np.full((2, 2), 4, np.uint8)), tmp_path / "new" / "map.png")
+    with Image.open(path) as image:
+        assert image.size[0] > 100
+    assert [p.name for p in path.parent.iterdir()] == ["map.png"]
