@@ -169,8 +169,8 @@ class Judge:
         path = self.place(prompt)
         try:
             record = json.loads(path.read_text(encoding="utf-8")) if path else None
-        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
-            return None
+        except (OSError, ValueError):
+            return None  # it will be asked again and written anew
         text = record.get("reply") if isinstance(record, dict) else None
         return text if isinstance(text, str) else None
 

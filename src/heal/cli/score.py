@@ -1,0 +1,124 @@
+"""`heal score`: what answers are worth that some other program made."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from heal.cli.common import AsJson, emit
+
+RUN = "run"
+
+
+class Parser(StrEnum):
+    official = "official"
+    strict = "strict"
+
+
+class _Group(TyperGroup):
+    """`heal score FOLDER` means `heal score run FOLDER`, if there is such a command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and RUN in self.commands:
+            args = [RUN, *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group, no_args_is_help=True, rich_markup_mode=None, help="Score answers that some other program made."
+)
+
+ParserText = Annotated[
+    Parser, typer.Option(help="official: as the official script reads answers; strict: what is unclear is wrong.")
+]
+
+
+@app.command()
+def chair(
+    captions: Annotated[Path, typer.Option(help='JSON lines or array of {"image_id", "caption"}.')],
+    objects: Annotated[Path, typer.Option(help="JSON {image id: [category, …]}: what the images show.")],
+    synonyms: Annotated[
+        Path | None, typer.Option(help="The official list of synonyms. Default: the package's own table.")
+    ] = None,
+    complete_sentences: Annotated[
+        bool, typer.Option("--complete-sentences", help="Drop the last incomplete sentence (captions of 64 tokens).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """CHAIR: objects that captions name and images do not show."""
+    from heal.bench.chair import score_files
+
+    found = score_files(captions, objects, synonyms, complete_sentences)
+    emit(found) if as_json else _print("CHAIR", found)
+
+
+@app.command()
+def pope(
+    answers: Annotated[Path, typer.Option(help="JSON lines or array of {question_id, text or answer}.")],
+    questions: Annotated[Path, typer.Option(help="The official questions of one split.")],
+    parser: ParserText = Parser.official,
+    as_json: AsJson = False,
+) -> None:
+    """POPE: yes or no, matched by question_id."""
+    from heal.bench.pope import score_files
+
+    found = score_files(answers, questions, parser.value)
+    emit(found) if as_json else _print("POPE", found)
+
+
+@app.command()
+def mme(
+    answers: Annotated[
+        Path, typer.Option(help="A folder with one .txt a subtask: image, question, truth, response.")
+    ],
+    parser: ParserText = Parser.official,
+    as_json: AsJson = False,
+) -> None:
+    """MME: accuracy, accuracy of pairs and score of each subtask, and the sums of its groups."""
+    from heal.bench.mme import score_files
+
+    found = score_files(answers, parser.value)
+    emit(found) if as_json else _print_mme(found)
+
+
+def _print(title: str, found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    notes = ", ".join(f"{key} {value}" for key, value in found.items() if isinstance(value, str))
+    print(f"{title}, {found['n']} answers ({notes})")
+    table = Table(show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in found.items():
+        if isinstance(value, float):
+            table.add_row(name, _number(name, value))
+    Console().print(table)
+
+
+def _print_mme(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    print(f"MME, {found['n']} answers (parser {found['parser']})")
+    table = Table()
+    for name in ("", "accuracy", "accuracy+", "score"):
+        table.add_column(name, justify="right" if name else "left")
+    for name in found["subtasks"]:
+        keys = ("accuracy", "accuracy_plus", "score")
+        table.add_row(name, *(_number(key, found[f"{name}/{key}"]) for key in keys))
+    table.add_section()
+    for name in ("hallucination", "perception", "cognition", "total"):
+        if name in found:
+            table.add_row(name, "", "", _number(name, found[name]))
+    table.add_row("unparsable", "", "", _number("unparsable", found["unparsable"]))
+    Console().print(table)
+
+
+def _number(name: str, value: float) -> str:
+    whole = name in ("unparsable", "without_objects")
+    return "–" if value != value else f"{value:.0f}" if whole else f"{value:.2f}"
