@@ -18,6 +18,9 @@ from heal.methods.base import Method
 Picture = str | Path | Image.Image | np.ndarray
 Messages = Sequence[Mapping[str, Any]]
 
+EMBEDDED = Path(__file__).parent / "data" / "model"
+"""Folder of the embedded model: an ordinary checkpoint."""
+
 
 class VLM:
     """A model and its processor. `generate` takes one item or a list of them."""
@@ -70,6 +73,13 @@ class VLM:
         if place is not None:
             model = model.to(place)
         return cls(model.eval(), processor, name)
+
+    @classmethod
+    def embedded(cls, dtype: str | torch.dtype = "float32", device: str | torch.device | None = None) -> VLM:
+        """The small LLaVA that comes with this package, trained on the miniature world; nothing is downloaded."""
+        vlm = cls.load(EMBEDDED, dtype=dtype, device=device)
+        vlm.name = "embedded"
+        return vlm
 
     @classmethod
     def random(cls, seed: int = 0) -> VLM:

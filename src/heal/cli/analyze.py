@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from heal.cli.common import (
-    RANDOM,
+    EMBEDDED,
     Alpha,
     AsJson,
     Device,
@@ -34,7 +34,7 @@ LEGEND = "V visual, L language, S synergy, c causally redundant, i information r
 def analyze(
     image: Annotated[str, typer.Argument(help="Path of a picture.")],
     prompt: Annotated[str, typer.Argument(help="What to ask.")],
-    model: Model = RANDOM,
+    model: Model = EMBEDDED,
     method: MethodText = "heal",
     alpha: Alpha = None,
     as_json: AsJson = False,

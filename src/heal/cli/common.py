@@ -20,10 +20,16 @@ if TYPE_CHECKING:
     from heal.trace import Trace
     from heal.vlm import VLM
 
-RANDOM = "random"
+EMBEDDED, RANDOM = "embedded", "random"
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="A checkpoint folder or hub name, or 'random': a tiny untrained LLaVA.")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A checkpoint folder or hub name; 'embedded': the small model that comes with the package; "
+        "'random': a tiny untrained LLaVA.",
+    ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str | None, typer.Option(help="Where to put the model: cpu, cuda, cuda:1 …")]
@@ -54,6 +60,8 @@ def load(model: str, dtype: str, device: str | None) -> VLM:
         vlm = VLM.random()
         vlm.model.to(None if device is None else existing_device(device), torch_dtype(dtype, torch.float32))
         return vlm
+    if model == EMBEDDED:
+        return VLM.embedded(dtype=torch_dtype(dtype, torch.float32), device=device)
     return VLM.load(model, dtype=dtype, device=device)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heal.cli.common import (
-    RANDOM,
+    EMBEDDED,
     Alpha,
     AsJson,
     Device,
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 def run(
     image: Annotated[str | None, typer.Argument(help="Path of a picture. Without one, a demonstration runs.")] = None,
     prompt: Annotated[str | None, typer.Argument(help="What to ask.")] = None,
-    model: Model = RANDOM,
+    model: Model = EMBEDDED,
     method: MethodText = "heal",
     alpha: Alpha = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the plain model's answer too.")] = False,
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="Save what was measured to this .safetensors file.")] = None,
     max_new_tokens: MaxNewTokens = 64,
+    out: Annotated[Path, typer.Option(help="Where the demonstration puts its pictures.")] = Path("demo"),
     num_beams: Annotated[int, typer.Option(min=1, help="Beam search with so many beams.")] = 1,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -48,7 +49,7 @@ def run(
     if image is None:
         from heal.cli.demo import demo
 
-        return demo(chosen)
+        return demo(chosen, out)
     if prompt is None:
         raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
     vlm = load(model, dtype, device)

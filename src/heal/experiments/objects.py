@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -14,10 +14,21 @@ from heal.methods.base import Method
 from heal.methods.heal import HEAL
 from heal.trace import Trace
 from heal.vlm import VLM
-from heal.world import View
 from heal.world.mentions import Mention, mentions
 
+Find = Callable[[str], list[Mention]]
 PROMPT = "Please describe this image in detail."
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A picture of which it is known what it shows: a view of the world, or one of your own."""
+
+    @property
+    def image(self) -> Any: ...
+
+    @property
+    def objects(self) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +55,7 @@ def steps_of(tokens: Sequence[str], found: Sequence[Mention]) -> list[int]:
     return [int(np.searchsorted(ends, mention.start, side="right")) for mention in found]
 
 
-def label(
-    picture: int, trace: Trace, objects: frozenset[str], find: Callable[[str], list[Mention]] = mentions
-) -> list[ObjectToken]:
+def label(picture: int, trace: Trace, objects: frozenset[str], find: Find = mentions) -> list[ObjectToken]:
     """Every name in an answer, correct if its object is among these."""
     found = find("".join(trace.tokens))
     share, known, out = trace.alpha_vis, set[str](), []
@@ -70,24 +79,24 @@ def label(
 
 def describe(
     vlm: VLM,
-    views: Iterable[View],
+    pictures: Iterable[Labelled],
     method: Method | None = None,
     batch: int = 16,
     max_new_tokens: int = 128,
-    **generate: Any,
+    find: Find = mentions,
 ) -> Iterator[list[ObjectToken]]:
-    """The names in the description of each view. Without a method the plain model is measured."""
+    """The names in the greedy description of each picture. Without a method the plain model is measured."""
     method = method or HEAL(calibrate=False)
-    number, source = 0, iter(views)
+    number, source = 0, iter(pictures)
     while some := list(islice(source, batch)):
         answers = vlm.generate(
-            [view.image for view in some],
+            [picture.image for picture in some],
             [PROMPT] * len(some),
             method=method,
             trace=True,
             max_new_tokens=max_new_tokens,
-            **generate,
+            do_sample=False,
         )
-        for view, answer in zip(some, answers, strict=True):
-            yield label(number, answer.trace, view.objects)
+        for picture, answer in zip(some, answers, strict=True):
+            yield label(number, answer.trace, picture.objects, find)
             number += 1

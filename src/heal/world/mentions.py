@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,7 +20,8 @@ class Mention:
 
 
 @lru_cache(maxsize=1)
-def _names() -> dict[str, str]:
+def names() -> dict[str, str]:
+    """Every word for a thing of this world, and its category."""
     return {
         word: category.name
         for category in CATEGORIES
@@ -27,13 +29,24 @@ def _names() -> dict[str, str]:
     }
 
 
+class Finder:
+    """Finds these words, whatever their case; the longest first: a teddy bear is no bear, a hot dog no dog."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = {word.lower(): category for word, category in names.items()}
+        words = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b", re.IGNORECASE)
+
+    def __call__(self, text: str) -> list[Mention]:
+        """In the order of the text, repeats included."""
+        return [Mention(self._names[m[0].lower()], m.start(), m.end()) for m in self._pattern.finditer(text)]
+
+
 @lru_cache(maxsize=1)
-def _pattern() -> re.Pattern[str]:
-    # the longest name first: a teddy bear is no bear, a hot dog no dog
-    words = sorted(_names(), key=len, reverse=True)
-    return re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b", re.IGNORECASE)
+def _finder() -> Finder:
+    return Finder(names())
 
 
 def mentions(text: str) -> list[Mention]:
-    """In the order of the text, repeats included. `orange` as a colour does not exist in this world."""
-    return [Mention(_names()[m[0].lower()], m.start(), m.end()) for m in _pattern().finditer(text)]
+    """Things of this world, in the order of the text, repeats included. `orange` is no colour here."""
+    return _finder()(text)

@@ -1,0 +1,91 @@
+"""`heal calibrate`: the equilibrium of a model, measured on tokens that are known to be correct."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, MaxNewTokens, MethodText, Model, emit, load, note
+from heal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heal.experiments.objects import Find, Labelled
+
+
+def calibrate(
+    model: Model = EMBEDDED,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            help='Lines of {"image": path, "objects": [COCO category, …]}. '
+            "Default: the validation split of the miniature world."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most pictures to use.")] = 200,
+    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("equilibrium.json"),
+    method: MethodText = "heal",
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 16,
+    max_new_tokens: MaxNewTokens = 128,
+    as_json: AsJson = False,
+    dtype: Dtype = "auto",
+    device: Device = None,
+) -> None:
+    """Measure the mix of every head where the model is right, for heal:alpha=auto and heal:alpha=profile."""
+    from heal.experiments.own_mix import own_equilibrium
+    from heal.methods import HEAL, parse
+
+    chosen = parse(method)
+    if not isinstance(chosen, HEAL):
+        raise ConfigError(f"an equilibrium belongs to heal, not to {chosen.name}")
+    source, find, data = _source(pictures, limit)
+    vlm = load(model, dtype, device)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("describing pictures", total=len(source))
+        found = own_equilibrium(
+            vlm,
+            source,
+            replace(chosen, calibrate=False),
+            batch_size,
+            max_new_tokens,
+            find,
+            data,
+            lambda: bar.advance(task),
+        )
+    try:
+        found.save(out)
+    except OSError as error:
+        raise ConfigError(f"the equilibrium cannot be written to {out}: {error.strerror}") from error
+    facts: dict[str, Any] = {
+        "mean": found.mean,
+        "heads_with_a_median": int((found.counts > 0).sum()),
+        "heads": found.counts.size,
+        "correct_names": found.source["correct_names"],
+        "names": found.source["names"],
+        "file": str(out),
+    }
+    if as_json:
+        return emit(facts)
+    print(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correct names")
+    print(
+        f"measured at {facts['correct_names']} correct of {facts['names']} names in {len(source)} pictures ({data})"
+    )
+    note(f"use it by --method heal:alpha=auto,profile={out} or heal:alpha=profile,profile={out}")
+
+
+def _source(pictures: Path | None, limit: int) -> tuple[Sequence[Labelled], Find, str]:
+    if pictures is not None:
+        from heal.experiments.own_mix import coco_finder, labelled_files
+
+        return labelled_files(pictures)[:limit], coco_finder(), pictures.name
+    from heal.world import World
+    from heal.world.mentions import mentions
+
+    world = World(0, "validation")
+    return [world.scene(i) for i in range(limit)], mentions, "validation split of the miniature world, seed 0"
