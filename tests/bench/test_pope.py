@@ -184,6 +184,12 @@ def test_task_from_a_folder(write, tmp_path: Path) -> None:
     assert set(figures(only, [])) == {"accuracy", "precision", "recall", "f1", "yes_ratio", "unparsable"}
 
 
+@pytest.mark.parametrize("name", ["aokvqa_pope_seem_random.json", "POPE/aokvqa/aokvqa_pope_random.json"])
+def test_names_and_folders_of_other_repositories(write, tmp_path: Path, name: str) -> None:
+    write(name, json.dumps(questions("yn")))
+    assert len(create("pope", tmp_path, variant="aokvqa", splits="random").samples()) == 2
+
+
 def test_folder_with_gaps_or_mixed_versions(write, tmp_path: Path) -> None:
     write("coco_pope_random.json", questions("yn" * 1455, typo=True))
     write("coco_pope_popular.json", questions("yn" * 1500))

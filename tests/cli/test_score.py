@@ -79,6 +79,8 @@ def test_mme(tmp_path: Path) -> None:
     found = parsed(cli("score", "mme", "--answers", tmp_path, "--json"))
     assert (found["existence/score"], found["total"], found["subtasks"]) == (200, 200, ["existence"])
     assert "existence" in cli("score", "mme", "--answers", tmp_path)
+    (tmp_path / "colour.txt").write_text("1.jpg\tIs it?\tYes\tYes\n")
+    assert parsed(cli("score", "mme", "--answers", tmp_path, "--json"))["ignored"] == ["colour.txt"]
 
 
 def test_data_check(tmp_path: Path) -> None:

@@ -97,7 +97,10 @@ def objects_from_annotations(folder: Path, table: Synonyms, split: str = "val201
     """Instance categories, and the objects named in the five reference captions."""
     instances = read_json(folder / f"instances_{split}.json", SOURCE)
     captions = read_json(folder / f"captions_{split}.json", SOURCE)
-    names = {c["id"]: c["name"] for c in need(instances, "categories", "the instances")}
+    names = {c["id"]: str(c["name"]) for c in need(instances, "categories", "the instances")}
+    for name in names.values():
+        if name not in table.category:
+            raise DataError(f"the category {name!r} of the annotations is not in the table of synonyms")
     found: defaultdict[str, set[str]] = defaultdict(set)
     for image in need(captions, "images", "the captions"):
         found[image_key(image["id"])] = set()
@@ -170,8 +173,9 @@ class Chair(Task):
         found = []
         for key in self.ids():
             truth = truth_of(key, self.objects, self.synonyms, str(self.folder))
-            name = f"COCO_val2014_{int(key):012d}.jpg" if key.isdigit() else key
-            found.append(Sample(key, key, PROMPT, {"objects": truth}, Named(name, self.data, self.images)))
+            stem = f"{int(key):012d}.jpg" if key.isdigit() else key
+            picture = Named(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
+            found.append(Sample(key, key, PROMPT, {"objects": truth}, picture))
         return together(found, "CHAIR")
 
     def samples(self) -> Sequence[Sample]:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from heal.bench.task import File
 
-PLACES = ("images", "", "val2014", "images/val2014", "coco/val2014", "../images", "../val2014")
+PLACES = ("images", "", "val2014", "train2014", "images/val2014", "coco/val2014", "../images", "../val2014")
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,7 @@ class Named:
 def image_key(value: object) -> str:
     """42, "42", "000000000042.jpg" and "COCO_val2014_000000000042.jpg" are one image."""
     text = str(value).strip()
+    if text.isascii() and text.isdigit():
+        return str(int(text))
     stem = re.sub(r"\.(jpe?g|png)$", "", text.rpartition("/")[2], flags=re.I).rpartition("_")[2]
     return str(int(stem)) if stem.isascii() and stem.isdigit() else text

@@ -245,7 +245,9 @@ def score_files(folder: Path, parser: str = "official") -> dict[str, Any]:
         ]
         totals |= pair_counts([name], truths, [read(row[3].strip("\r"), parser) for row in rows])
     found = {name: float(value) for name, value in pair_score(names, totals).items()}
-    return found | {"subtasks": names, "parser": parser, "n": int(sum(totals[f"{n}/questions"] for n in names))}
+    others = sorted(path.name for path in folder.glob("*.txt") if path.stem not in SUBTASKS)
+    number = int(sum(totals[f"{name}/questions"] for name in names))
+    return found | {"subtasks": names, "ignored": others, "parser": parser, "n": number}
 
 
 def _twice(rows: Sequence[Sequence[str]], path: Path) -> None:

@@ -19,7 +19,7 @@ from heal.errors import ConfigError, DataError
 Parser = Literal["official", "strict"]
 PARSERS: tuple[str, ...] = get_args(Parser)
 SPLITS = ("random", "popular", "adversarial")
-STEMS = {"coco": "coco_pope", "aokvqa": "aokvqa_pope_seem", "gqa": "gqa_pope_seem"}
+STEMS = {"coco": ("coco_pope",), "aokvqa": ("aokvqa_pope_seem", "aokvqa_pope"), "gqa": ("gqa_pope_seem", "gqa_pope")}
 SOURCE = "the GitHub repository AoiDragon/POPE, folder output"
 TYPO = "imange"
 CURRENT, OLD, OTHER = "current (3000)", "old (2910)", "other"
@@ -130,8 +130,7 @@ class Pope(Task):
 
     @cached_property
     def files(self) -> dict[str, list[dict[str, Any]]]:
-        folder = self.data / "pope" if (self.data / "pope").is_dir() else self.data
-        paths = [folder / f"{STEMS[self.variant]}_{split}.json" for split in self.splits]
+        paths = [question_file(self.data, self.variant, split) for split in self.splits]
         return {path.name: read_records(path, SOURCE) for path in paths}
 
     @property
@@ -168,6 +167,13 @@ class Pope(Task):
 
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
         return split_score(self.splits, totals)
+
+
+def question_file(data: Path, variant: str, split: str) -> Path:
+    """Where the questions are, in the folder or in the ones that repositories have; else where they should be."""
+    folders = [data / name for name in ("", "pope", "POPE", variant, f"pope/{variant}", f"POPE/{variant}")]
+    places = [folder / f"{stem}_{split}.json" for folder in folders for stem in STEMS[variant]]
+    return next((place for place in places if place.is_file()), places[0])
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

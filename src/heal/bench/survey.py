@@ -68,8 +68,9 @@ def _exists(picture: object) -> bool:
 
 
 def _pope(place: Path, where: str) -> Iterator[Finding]:
-    for variant, stem in pope.STEMS.items():
-        splits = tuple(s for s in pope.SPLITS if (place / f"{stem}_{s}.json").is_file())
+    for variant in pope.STEMS:
+        files = {split: pope.question_file(place, variant, split) for split in pope.SPLITS}
+        splits = tuple(split for split, path in files.items() if path.parent == place and path.is_file())
         if not splits:
             continue
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from heal.cli.common import AsJson, emit
+from heal.cli.common import AsJson, emit, note
 
 RUN = "run"
 
@@ -82,6 +82,8 @@ def mme(
     from heal.bench.mme import score_files
 
     found = score_files(answers, parser.value)
+    if found["ignored"]:
+        note(f"ignored, because no subtask of MME is called so: {', '.join(found['ignored'])}")
     emit(found) if as_json else _print_mme(found)
 
 
