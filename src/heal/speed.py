@@ -300,7 +300,7 @@ def _memory(arm: _Arm) -> tuple[int, int]:
     assert arm.attachment.latest is not None
     state = arm.attachment.latest.data
     kept = sum(m.nbytes for m in state.moments if m is not None)
-    kept += sum(t.numel() * t.element_size() for t in (state.types, state.synergy))
+    kept += sum(t.numel() * t.element_size() for t in (state.types, state.chosen))
     with arm.attached(), _Peak(arm.attachment) as peak:
         arm.model(input_ids=arm.token, past_key_values=arm.cache, use_cache=True)
     return kept, peak.most

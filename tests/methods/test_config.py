@@ -188,7 +188,10 @@ def test_parse(text: str, expected: HEAL) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("heal:alpha", "'alpha' is not an option of heal: write heal:option=value,… with alpha, delta, profile, interval"),
+        (
+            "heal:alpha",
+            "'alpha' is not an option of heal: write heal:option=value,… with alpha, delta, profile, interval",
+        ),
         ("heal:beta=1", "'beta=1' is not an option of heal"),
         ("heal:alpha =0.5", "'alpha =0.5' is not an option of heal"),
         ("heal:alpha=half", "heal:alpha cannot be 'half'"),

@@ -21,6 +21,7 @@ from heal.methods.equilibrium import Equilibrium
 
 Sinks = Literal["language", "neutral"]
 Path = Literal["fast", "reference"]
+Heads = Literal["synergy", "visual", "language", "all", "random"]
 
 PRESETS = {
     "llava": 0.5,
@@ -58,7 +59,7 @@ class HEAL(Method):
     """File of `heal calibrate` for auto and profile. None: equilibrium.json in the folder of the checkpoint."""
 
     interval: int = 10
-    """Head types are found anew every so many steps; the first token counts as step 0."""
+    """Head types are found anew every so many steps; the first token counts as step 0. Very large: found once."""
 
     masking: Masking = "gaussian"
     """What the keys and values of a modality are replaced by: gaussian, zero, uniform, or swap (another row's)."""
@@ -93,6 +94,9 @@ class HEAL(Method):
     layers: tuple[int, ...] | None = None
     """Decoder layers that take part. None: all."""
 
+    heads: Heads = "synergy"
+    """Which heads are calibrated: synergy, or as a control visual, language, all, or as many random ones."""
+
     sinks: Sinks = "language"
     """Whether the first token and special tokens are language, or neutral: attended, never masked nor scaled."""
 
@@ -111,6 +115,7 @@ class HEAL(Method):
             ("covariance", COVARIANCES),
             ("replacement", REPLACEMENTS),
             ("measure", MEASURES),
+            ("heads", get_args(Heads)),
             ("sinks", get_args(Sinks)),
             ("path", get_args(Path)),
         ):

@@ -17,7 +17,7 @@ from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_contribution, reference_output, reference_scores
 from heal.analysis.split import LANGUAGE, Partial, merge
-from heal.analysis.taxonomy import HeadType, classify
+from heal.analysis.taxonomy import HeadMap, HeadType, classify
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
@@ -25,7 +25,7 @@ from heal.errors import ConfigError
 from heal.methods.base import Tally
 from heal.methods.heal import HEAL
 
-INFORMATION, CAUSAL = 0, 1  # addresses of the two kinds of noise
+INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HealState:
     def __init__(self, layers: int) -> None:
         self.moments: list[Moments | None] = [None] * layers
         self.types: Tensor | None = None
-        self.synergy: Tensor | None = None
+        self.chosen: Tensor | None = None
         self.active = [False] * layers
         self.noises: dict[torch.device, Noise] = {}
         self.tally = Tally()
@@ -66,11 +66,10 @@ class HealState:
 
     def select(self, rows: list[int]) -> None:
         """Beams moved: what is carried from step to step follows them."""
-        if self.types is None:
+        if self.types is None or self.chosen is None:
             return
         index = torch.tensor(rows, device=self.types.device)
-        self.types = self.types.index_select(0, index)
-        self.synergy = self.types == int(HeadType.SYNERGY)
+        self.types, self.chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
         self.moments = [None if m is None else m.select(index.to(m.count.device)) for m in self.moments]
 
 
@@ -141,7 +140,7 @@ class HealRuntime(Runtime):
         else:
             tally = state.tally
             reason = (
-                "no head was typed synergy"
+                f"no head was typed {self.config.heads}"
                 if not any(state.active)
                 else "every synergy head was at the equilibrium or carried no mix"
             )
@@ -168,11 +167,11 @@ class HealRuntime(Runtime):
         scores = state.scores[layer] = self._scores(generation, layer, at, moments, real)
         if not self.config.calibrate or not state.active[layer]:
             return plain()
-        assert state.synergy is not None
+        assert state.chosen is not None
         beta, gamma = factors(
             scores.visual,
             scores.language,
-            state.synergy[:, layer].to(scores.visual.device),
+            state.chosen[:, layer].to(scores.visual.device),
             self._target(layer, scores.visual.device),
             self.config.factor_limit,
         )
@@ -274,8 +273,19 @@ class HealRuntime(Runtime):
             config.yeo_johnson,
         )
         state.types = found.types
-        state.synergy = found.mask(HeadType.SYNERGY)
-        state.active = state.synergy.any(dim=2).any(dim=0).tolist()
+        state.chosen = self._choose(found, considered.to(found.types.device), generation)
+        state.active = state.chosen.any(dim=2).any(dim=0).tolist()
+
+    def _choose(self, found: HeadMap, considered: Tensor, generation: Generation) -> Tensor:
+        """The heads to calibrate; the other kinds than synergy are controls."""
+        if self.config.heads == "all":
+            return considered.expand_as(found.types)
+        if self.config.heads != "random":
+            return found.mask(HeadType[self.config.heads.upper()])
+        noise = self._noise(generation, 0, found.types.device).at(CHOICE)
+        order = noise.uniform((), considered.numel()).view(considered.shape).masked_fill(~considered, torch.inf)
+        rank = order.flatten().argsort().argsort().view(considered.shape)
+        return rank < found.mask(HeadType.SYNERGY).sum(dim=(1, 2), keepdim=True)
 
     # ── what is kept ──────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,76 @@
+"""Which heads are calibrated: synergy heads, or others as a control."""
+
+import numpy as np
+import pytest
+
+from heal import HEAL, VLM
+from heal.analysis.taxonomy import HeadType
+
+NEW = 12
+
+
+@pytest.fixture(scope="module")
+def vlm():
+    return VLM.random()
+
+
+def pictures(count):
+    return list(np.random.default_rng(0).integers(0, 256, (count, 64, 64, 3), dtype=np.uint8))
+
+
+def traces(vlm, count=2, **options):
+    method = HEAL(alpha=0.4, factor_limit=None, **options)
+    answers = vlm.generate(
+        pictures(count), ["describe", "describe this image"][:count], method=method, trace=True, max_new_tokens=NEW
+    )
+    return [answer.trace for answer in answers]
+
+
+def changed(trace):
+    return (trace.beta != 1) & ~np.isnan(trace.beta)
+
+
+@pytest.mark.parametrize("kind", ["synergy", "visual", "language"])
+def test_heads_of_one_type(vlm, kind):
+    for trace in traces(vlm, heads=kind):
+        wanted = (trace.types == int(HeadType[kind.upper()])) & ~np.isnan(trace.alpha_vis)
+        np.testing.assert_array_equal(changed(trace), wanted)
+
+
+def test_all_heads_that_have_a_mix(vlm):
+    for trace in traces(vlm, heads="all"):
+        np.testing.assert_array_equal(changed(trace), ~np.isnan(trace.alpha_vis))
+
+
+def test_as_many_random_heads_as_synergy_heads(vlm):
+    for trace in traces(vlm, heads="random"):
+        synergy = (trace.types == int(HeadType.SYNERGY)).sum((1, 2))
+        some = changed(trace)
+        assert (some.sum((1, 2)) <= synergy).all()
+        assert some.any()
+        assert (some & (trace.types != int(HeadType.SYNERGY))).any()
+        mixed = ~np.isnan(trace.alpha_vis)
+        # between two refreshes the choice stays: what is mixed and was changed at one step is so at the next
+        steady = mixed[1] & mixed[2]
+        np.testing.assert_array_equal(some[1] & steady, some[2] & steady)
+
+
+def test_a_random_choice_depends_on_the_seed_and_not_on_the_batch(vlm):
+    together = traces(vlm, heads="random")
+    alone = vlm.generate(
+        pictures(2)[1],
+        "describe this image",
+        method=HEAL(alpha=0.4, factor_limit=None, heads="random"),
+        trace=True,
+        max_new_tokens=NEW,
+    ).trace
+    np.testing.assert_array_equal(changed(alone), changed(together[1]))
+    other = traces(vlm, heads="random", seed=1)
+    assert (changed(other[0])[0] != changed(together[0])[0]).any()
+
+
+def test_types_may_be_found_once(vlm):
+    for trace in traces(vlm, interval=1_000_000):
+        assert trace.refreshed.tolist() == [True] + [False] * (NEW - 1)
+        assert (trace.types == trace.types[0]).all()
+    assert any((t.types != t.types[0]).any() for t in traces(vlm, interval=2))
