@@ -2,7 +2,8 @@
 
 A dictionary alone (simplemma, installed with its data) misses rare plurals and reads `moped` as a verb. So words of
 the vocabulary stay as they are, plurals unknown to it are tried by WordNet's own rules, and participles are read by
-the word before them: the official metric counts `is seated` as a seat, `the seating` not.
+the word before them: `is seated` is read as a verb (a seat), `the seating` is not. That last rule stands in for a
+tagger; it was chosen on the captions of the golden figures, so those do not confirm it (docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SPLITS = ("random", "popular", "adversarial")
 STEMS = {"coco": ("coco_pope",), "aokvqa": ("aokvqa_pope_seem", "aokvqa_pope"), "gqa": ("gqa_pope_seem", "gqa_pope")}
 SOURCE = "the GitHub repository AoiDragon/POPE, folder output"
 TYPO = "imange"
-CURRENT, OLD, OTHER = "current (3000)", "old (2910)", "other"
+CURRENT, OLD, WORDING, OTHER = "current (3000)", "old (2910)", "old wording (imange)", "other"
 
 
 def official(text: str) -> yesno.Verdict:
@@ -38,26 +38,26 @@ def read(text: str, parser: str) -> dict[str, Any]:
 
 
 def version(questions: Sequence[Mapping[str, Any]]) -> str:
-    """Which of the published versions these questions are: their labels differ under the same ids.
-
-    The typo is in every file of the old version, also in those with 3000 rows.
-    """
-    if len(questions) == 2910 or any(TYPO in str(q.get("text", "")) for q in questions):
+    """Which of the published versions these questions are: their labels differ under the same ids."""
+    if len(questions) == 2910:
         return OLD
+    if any(TYPO in str(q.get("text", "")) for q in questions):
+        return WORDING
     return CURRENT if len(questions) == 3000 else OTHER
 
 
 def one_version(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The version of all files together; old files beside current ones are refused."""
     found = {name: version(questions) for name, questions in files.items()}
-    if OLD in found.values() and CURRENT in found.values():
-        old = next(name for name, v in found.items() if v == OLD)
+    if {OLD, WORDING} & set(found.values()) and CURRENT in found.values():
+        old = next(name for name, v in found.items() if v in (OLD, WORDING))
         new = next(name for name, v in found.items() if v == CURRENT)
         raise DataError(
-            f"two versions of POPE are mixed: {old} is the {OLD} one, {new} the {CURRENT} one, and the same ids have "
+            f"two versions of POPE are mixed: {old} is the {found[old]} one, {new} the {CURRENT} one, and the same ids have "
             f"other labels there. Take all files from {SOURCE}"
         )
-    return OLD if OLD in found.values() else CURRENT if set(found.values()) == {CURRENT} else OTHER
+    alike = set(found.values())
+    return OLD if OLD in alike else alike.pop() if len(alike) == 1 else OTHER
 
 
 def label(question: Mapping[str, Any], where: str) -> str:
