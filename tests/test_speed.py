@@ -93,6 +93,10 @@ def test_sums(measured: Measured) -> None:
     assert [found.ratio_low, found.ratio, found.ratio_high] == pytest.approx(ratios)
     assert found.reference_ratio == pytest.approx(median(step(r[2]) / step(r[0]) for r in times[:2]))
     assert found.refresh_ms == pytest.approx(1e3 * median(r[1][-1] - median(r[1]) for r in times))
+    plain, fast = measured.arms[:2]
+    assert len(plain.prefills) == len(fast.prefills) == speed.PROMPT_ROUNDS
+    assert found.prefill_plain_ms == pytest.approx(1e3 * median(plain.prefills))
+    assert found.prefill_heal_ms == pytest.approx(1e3 * median(fast.prefills))
     assert min(found.plain_ms, found.prefill_plain_ms, found.prefill_heal_ms) > 0
 
 
@@ -105,6 +109,7 @@ def test_arms_have_come_equally_far(measured: Measured) -> None:
 def test_plain_arm_is_untouched(measured: Measured) -> None:
     with torch.inference_mode():
         alone = speed._Arm(measured.model, None, TINY, BATCH)
+        alone.prefill()
         alone.steps(STEPS)
     for mine, theirs in zip(measured.states[0], states_of(alone), strict=True):
         assert torch.equal(mine, theirs)

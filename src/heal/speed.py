@@ -20,6 +20,7 @@ from heal.errors import ConfigError
 from heal.methods.heal import HEAL
 
 REFERENCE_ROUNDS = 2
+PROMPT_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -127,19 +128,24 @@ class _Arm:
             layout = Layout.of(model)
             self.attachment = Attachment(layout, method.runtime(layout, trace=False))
         self.token = torch.full((batch, 1), 7, device=model.device)
-        self.length = shape.positions
-        self.prefill_s = self._prefill(shape)
+        self.shape = shape
+        self.prefills: list[float] = []
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         with self.attachment if self.attachment is not None else nullcontext():
             yield
 
-    def _prefill(self, shape: Shape) -> float:
+    @property
+    def prefill_s(self) -> float:
+        return median(self.prefills)
+
+    def prefill(self) -> None:
+        """The prompt, read into a new cache."""
         from transformers import DynamicCache
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        config = self.model.config
+        config, shape = self.model.config, self.shape
         ids = torch.full((1, shape.positions), 7, device=self.model.device)
         before = min(35, shape.positions - shape.visual)
         ids[:, before : before + shape.visual] = config.image_token_id
@@ -159,10 +165,10 @@ class _Arm:
                 use_cache=True,
                 logits_to_keep=1,
             )
-            elapsed = time.perf_counter() - start
+            _synchronise(self.model.device)
+            self.prefills.append(time.perf_counter() - start)
             if self.batch > 1:  # rows are alike, so the prompt is read once
                 self.cache.batch_repeat_interleave(self.batch)
-        return elapsed
 
     def steps(self, count: int) -> list[float]:
         """Seconds of each of the next `count` steps."""
@@ -211,6 +217,11 @@ def measure(
     arms = [plain, fast]
     if reference:
         arms.append(_Arm(model, replace(method, path="reference"), shape, batch))
+    for number in range(PROMPT_ROUNDS):
+        for arm in arms[:2] if number % 2 else arms[1::-1]:
+            arm.prefill()
+    for arm in arms[2:]:
+        arm.prefill()
     for arm in arms[:2]:
         arm.steps(method.interval)  # to warm up; the refresh is the last step of each round
     times: list[list[list[float]]] = []
