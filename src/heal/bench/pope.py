@@ -53,8 +53,8 @@ def one_version(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         old = next(name for name, v in found.items() if v in (OLD, WORDING))
         new = next(name for name, v in found.items() if v == CURRENT)
         raise DataError(
-            f"two versions of POPE are mixed: {old} is the {found[old]} one, {new} the {CURRENT} one, and the same ids have "
-            f"other labels there. Take all files from {SOURCE}"
+            f"two versions of POPE are mixed: {old} is the {found[old]} one, {new} the {CURRENT} one, and the "
+            f"same ids may have other labels there. Take all files from {SOURCE}"
         )
     alike = set(found.values())
     return OLD if OLD in alike else alike.pop() if len(alike) == 1 else OTHER
