@@ -47,5 +47,9 @@ class DataError(HealError, ValueError):
     """Benchmark data or answers are missing, broken, or do not belong together."""
 
 
+class RunError(HealError):
+    """A run folder cannot be used: it exists, belongs to another configuration, is broken, or the disk is full."""
+
+
 class HealWarning(UserWarning):
     """Something is probably not what you want: for example, a run in which nothing was calibrated."""

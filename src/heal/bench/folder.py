@@ -1,0 +1,212 @@
+"""The folder of a run: run.json, samples.jsonl, records.jsonl, scores.json. It alone is enough to score again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from heal.bench.record import Appender, Key, Record, read
+from heal.bench.task import Sample
+from heal.errors import HealWarning, ImageError, RunError
+from heal.plain import plain
+
+RUN, SAMPLES, RECORDS, SCORES, PART = "run.json", "samples.jsonl", "records.jsonl", "scores.json", ".part"
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class NotKept:
+    """In place of the picture of a sample that was read from a run folder."""
+
+    def load(self) -> Image.Image:
+        raise ImageError("a run folder keeps no pictures: make the task again to see them")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run on disk."""
+
+    path: Path
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(
+        self,
+        configuration: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        samples: Mapping[str, Sequence[Sample]],
+        resume: bool,
+    ) -> None:
+        """A new run, or the same one again if `resume`. run.json comes last: with it the folder is complete."""
+        if self._fresh():
+            lines = [_sample_line(task, sample) for task, own in samples.items() for sample in own]
+            _replace(self.path / SAMPLES, "".join(lines))
+            _replace(self.path / RUN, _pretty({"configuration": configuration, "environment": environment}))
+            return
+        if not resume:
+            raise RunError(f"{self.path} exists already: give another folder, or resume the run in it")
+        self.tidy()
+
+    def check(self, configuration: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        """That this is the run that was begun here."""
+        there = self.described()
+        if odd := differences(there["configuration"], plain(configuration)):
+            more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
+            raise RunError(f"the run in {self.path} has another configuration: {'; '.join(odd[:SHOWN])}{more}")
+        if odd := differences(there.get("environment", {}), plain(environment)):
+            text = f"the run in {self.path} was begun elsewhere: {'; '.join(odd[:SHOWN])}"
+            warnings.warn(text, HealWarning, stacklevel=2)
+
+    def _fresh(self) -> bool:
+        """Nothing there yet, or only what is written before run.json."""
+        names = {entry.name for entry in self.path.iterdir()}
+        if RUN in names:
+            return False
+        if odd := sorted(name for name in names if name != SAMPLES and not name.endswith(PART)):
+            raise RunError(f"{self.path} is not a run: it has {odd[0]} and no {RUN}. Give another folder")
+        return True
+
+    # ── what is there ─────────────────────────────────────────────────────────────────────────────────────
+
+    def described(self) -> dict[str, Any]:
+        """run.json"""
+        try:
+            found = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is not a run: it has no {RUN}") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / RUN} cannot be read: {error}") from error
+        if not isinstance(found, dict) or not isinstance(found.get("configuration"), dict):
+            raise RunError(f"{self.path / RUN} does not describe a run")
+        return found
+
+    def samples(self) -> dict[str, list[Sample]]:
+        """What was asked, by task, in the order of the task; without pictures."""
+        found: dict[str, list[Sample]] = {}
+        try:
+            lines = (self.path / SAMPLES).read_text(encoding="utf-8").split("\n")
+            for value in map(json.loads, filter(None, lines)):
+                task = value.pop("task")
+                found.setdefault(task, []).append(Sample(**value, picture=NotKept()))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{self.path / SAMPLES} cannot be read: {error}") from error
+        return found
+
+    def records(self) -> dict[Key, Record]:
+        """From all processes, each once."""
+        found: dict[Key, Record] = {}
+        for path in self._files():
+            for record in read(path)[0]:
+                found.setdefault(record.key, record)
+        return found
+
+    def _files(self) -> list[Path]:
+        return sorted(self.path.glob("records*.jsonl"), key=lambda path: (path.name != RECORDS, path.name))
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def appender(self, shard: int | None = None) -> Appender:
+        """To the file of all records, or of those of one process."""
+        path = self.path / (RECORDS if shard is None else f"records-{shard:03d}.jsonl")
+        return Appender(path, read(path)[1])
+
+    def tidy(self) -> None:
+        """All records in one file. Stopped anywhere in between, nothing is lost: a record may be there twice."""
+        if self._files() in ([], [self.path / RECORDS]):
+            return
+        _replace(self.path / RECORDS, "".join(record.line() for record in self.records().values()))
+        with _writing(self.path):
+            for path in self._files()[1:]:
+                path.unlink()
+
+    def save_scores(self, scores: Mapping[str, Any]) -> None:
+        _replace(self.path / SCORES, _pretty(scores))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Made if need be, and kept from a second run. The system lifts the lock however the process ends."""
+        with _writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"another process is at work in {self.path}: wait for it or stop it") from None
+            except OSError:
+                pass  # a file system without locks
+            yield
+        finally:
+            os.close(handle)
+
+
+def differences(there: Any, here: Any, where: str = "") -> list[str]:
+    """What differs between two configurations, in words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        names = [*there, *(name for name in here if name not in there)]
+        pairs = [(name, there.get(name), here.get(name)) for name in names]
+        return [odd for name, a, b in pairs for odd in differences(a, b, f"{where}.{name}".lstrip("."))]
+    return [] if there == here else [f"{where} was {_short(there)}, now {_short(here)}"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _sample_line(task: str, sample: Sample) -> str:
+    value = {"task": task, "id": sample.id, "unit": sample.unit, "prompt": sample.prompt, "truth": dict(sample.truth)}
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _pretty(value: Mapping[str, Any]) -> str:
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """In one step: whoever looks sees the old file or the whole new one."""
+    part = path.with_name(path.name + PART)
+    with _writing(path):
+        try:
+            with open(part, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """So that the new name is on disk too, where a system allows it."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,103 @@
+"""Ask a model every sample of some tasks with several methods, lose nothing, and say what the answers are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from heal.bench import catalogue, machine
+from heal.bench.answering import Progress, Watch, Work
+from heal.bench.folder import Folder
+from heal.bench.naming import Methods, Tasks, named_methods, named_tasks
+from heal.bench.plan import Settings, batches, chosen
+from heal.bench.shard import Shard
+from heal.bench.summary import Summary, rescore, summarise
+from heal.bench.task import Sample, Task, fingerprint
+from heal.methods import Method
+from heal.vlm import VLM
+
+__all__ = ["Progress", "Settings", "Summary", "run"]
+
+
+def run(
+    vlm: VLM,
+    tasks: Tasks,
+    methods: Methods,
+    out: str | Path,
+    settings: Settings | None = None,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+    shard: Shard | None = None,
+) -> Summary:
+    """Answer everything, score it, and leave all of it in the folder `out`.
+
+    Tasks and methods are sequences, or mappings from the names that they shall have; None is the plain model. The
+    first method is what the others are compared with. `resume` finishes the same run after it was stopped, or begins
+    it if there is none.
+    """
+    settings, shard = settings or Settings(), shard or Shard.current()
+    by_task, by_method = named_tasks(tasks), named_methods(methods)
+    for method in by_method.values():
+        check(vlm, method)
+    samples = chosen(by_task, settings.limit)
+    size = 1 if settings.sampled else settings.batch_size
+    every = batches(samples, size, lambda prompt: len(vlm.tokenizer(prompt)["input_ids"]))
+    configuration, environment = describe(vlm, by_task, by_method, samples, settings), machine.environment()
+    folder = Folder(Path(out))
+    with folder.locked() if shard.main else nullcontext():
+        if shard.main:
+            folder.begin(configuration, environment, samples, resume)
+        shard.wait()
+        folder.check(configuration, environment)
+        work = Work(vlm, by_task, by_method, settings, folder)
+        work.answer(shard.share(every), None if shard.count == 1 else shard.index, watch)
+        shard.wait()
+        if shard.main:
+            folder.tidy()
+            summary = rescore(folder.path, tasks=by_task)
+        shard.wait()
+    return summary if shard.main else summarise(folder, tasks=by_task)
+
+
+def check(vlm: VLM, method: Method | None) -> None:
+    """That the method fits the model, before a folder is made."""
+    if method is not None:
+        with method.attach(vlm.model, special_ids=vlm.tokenizer.all_special_ids):
+            pass
+
+
+def describe(
+    vlm: VLM,
+    tasks: Mapping[str, Task],
+    methods: Mapping[str, Method | None],
+    samples: Mapping[str, Sequence[Sample]],
+    settings: Settings,
+) -> dict[str, Any]:
+    """Everything that the answers depend on. A run goes on only under the same."""
+    return {
+        "model": {
+            "name": vlm.name,
+            "dtype": str(vlm.model.dtype).removeprefix("torch."),
+            "device": vlm.device.type,
+            "weights": machine.weights_fingerprint(vlm.model),
+        },
+        "tasks": {
+            name: {
+                "name": task.name,
+                "options": catalogue.options_of(task) if is_dataclass(task) else {},
+                "samples": len(samples[name]),
+                "fingerprint": fingerprint(samples[name]),
+                "decoding": settings.decoding(task),
+            }
+            for name, task in tasks.items()
+        },
+        "methods": {
+            name: None if method is None else {"name": method.name, "options": method.options()}
+            for name, method in methods.items()
+        },
+        **asdict(settings),
+    }

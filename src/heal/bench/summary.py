@@ -1,0 +1,203 @@
+"""What a run is worth: figures with intervals, differences to the first method, cost, and proof of effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from heal.bench import bootstrap, catalogue
+from heal.bench.bootstrap import Interval
+from heal.bench.folder import Folder
+from heal.bench.judged import JudgedTask, Prompt
+from heal.bench.record import Key, Record
+from heal.bench.task import Counts, Sample, Task, figures, unit_counts
+from heal.errors import RunError
+
+Ask = Callable[[Prompt], str | None]
+Parses = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one task."""
+
+    task: str
+    method: str
+    headline: str
+    """The figure to look at first."""
+    higher_is_better: bool
+    answered: int
+    failed: int
+    missing: int
+    """Samples without a record: the run has not finished."""
+    figures: Mapping[str, Interval]
+    differences: Mapping[str, Interval] | None
+    """To the first method, paired, on samples that both answered; None for the first."""
+    changed: int | None
+    """Answers that differ from the first method's; None for the first."""
+    fired: int | None
+    """Answers in which the method changed something; None for the plain model."""
+    reason: str | None
+    """Why the method did nothing where it did nothing."""
+    mean_tokens: float
+    seconds: float
+    """For all answers."""
+    seconds_per_token: float
+    """After the first token, median over batches; of all rows of the batch together."""
+    time_ratio: float
+    """To the first method, median over batches."""
+    memory: int
+    """The most bytes held in any batch."""
+
+    @property
+    def unchanged(self) -> bool:
+        """It answered everything just as the first method did."""
+        return self.changed == 0 and self.answered > 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows, task by task, methods in the order of the run."""
+
+    folder: Path
+    rows: tuple[Row, ...]
+
+    @property
+    def failed(self) -> int:
+        return sum(row.failed for row in self.rows)
+
+    @property
+    def missing(self) -> int:
+        return sum(row.missing for row in self.rows)
+
+    def row(self, task: str, method: str) -> Row:
+        return next(row for row in self.rows if (row.task, row.method) == (task, method))
+
+    def scores(self) -> dict[str, Any]:
+        """As scores.json has it."""
+        rows = [asdict(row) | {"unchanged": row.unchanged} for row in self.rows]
+        return {"failed": self.failed, "missing": self.missing, "rows": rows}
+
+
+def rescore(path: str | Path, ask: Ask | None = None, tasks: Mapping[str, Task] | None = None) -> Summary:
+    """Read every answer of a run anew, write scores.json. `ask` is a judge; `tasks` those not in the catalogue."""
+    folder = Folder(Path(path))
+    summary = summarise(folder, ask, tasks)
+    folder.save_scores(summary.scores())
+    return summary
+
+
+def summarise(folder: Folder, ask: Ask | None = None, tasks: Mapping[str, Task] | None = None) -> Summary:
+    """The same, written nowhere."""
+    configuration = folder.described()["configuration"]
+    samples, records = folder.samples(), folder.records()
+    methods = list(configuration["methods"])
+    rows: list[Row] = []
+    for name, description in configuration["tasks"].items():
+        task = (tasks or {}).get(name) or task_again(description)
+        rows += _rows(name, task, methods, samples.get(name, []), records, ask, configuration["seed"])
+    return Summary(folder.path, tuple(rows))
+
+
+def task_again(description: Mapping[str, Any]) -> Task:
+    """The task of a run, able to read and count answers; its data need not be there."""
+    known = catalogue.tasks()
+    if description["name"] not in known:
+        raise RunError(f"the task {description['name']} is not in the catalogue: give it with tasks=")
+    kind = known[description["name"]]
+    paths = {f.name for f in fields(kind) if "Path" in str(f.type)}  # type: ignore[arg-type]
+    return kind(**{name: _option(name in paths, value) for name, value in description["options"].items()})
+
+
+def _option(path: bool, value: Any) -> Any:
+    if path:
+        return None if value is None else Path(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _rows(
+    name: str,
+    task: Task,
+    methods: Sequence[str],
+    samples: Sequence[Sample],
+    records: Mapping[Key, Record],
+    ask: Ask | None,
+    seed: int,
+) -> list[Row]:
+    found: list[Row] = []
+    first: dict[str, Record] = {}
+    first_parses: Parses = {}
+    for method in methods:
+        own = {s.id: r for s in samples if (r := records.get(Key(name, method, s.id))) is not None}
+        answered = {id: record for id, record in own.items() if record.error is None}
+        parses = {s.id: _parse(task, s, answered[s.id].text or "", ask) for s in samples if s.id in answered}
+        counts = unit_counts(task, samples, parses)
+        is_first = method == methods[0]
+        if is_first:
+            first, first_parses = answered, parses
+        firings = [record.fired for record in answered.values() if record.fired is not None]
+        found.append(
+            Row(
+                task=name,
+                method=method,
+                headline=task.headline,
+                higher_is_better=task.higher_is_better,
+                answered=len(answered),
+                failed=len(own) - len(answered),
+                missing=len(samples) - len(own),
+                figures=_figures(task, counts, seed),
+                differences=None if is_first else _differences(task, samples, first_parses, parses, seed),
+                changed=None if is_first else sum(r.text != first[i].text for i, r in answered.items() if i in first),
+                fired=sum(f["heads"] > 0 for f in firings) if firings else None,
+                reason=next((f["reason"] for f in firings if f["heads"] == 0), None),
+                mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
+                seconds=sum(r.seconds for r in answered.values()),
+                **_speed(answered, first),
+                memory=max((r.memory for r in answered.values()), default=0),
+            )
+        )
+    return found
+
+
+def _parse(task: Task, sample: Sample, text: str, ask: Ask | None) -> dict[str, Any]:
+    if ask is not None and isinstance(task, JudgedTask):
+        return task.judge(sample, text, ask)
+    return task.parse(sample, text)
+
+
+def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, Interval]:
+    if counts:
+        return bootstrap.intervals(task.score, counts, seed)
+    return {name: Interval(value, math.nan, math.nan) for name, value in figures(task, []).items()}
+
+
+def _differences(
+    task: Task, samples: Sequence[Sample], first: Parses, second: Parses, seed: int
+) -> dict[str, Interval]:
+    both = [s for s in samples if s.id in first and s.id in second]
+    before, after = unit_counts(task, both, first), unit_counts(task, both, second)
+    return bootstrap.differences(task.score, before, after, seed)
+
+
+def _speed(own: Mapping[str, Record], first: Mapping[str, Record]) -> dict[str, float]:
+    """Methods take turns within a batch, so a ratio within one is fair, and a slow first batch does not matter."""
+    mine, theirs = _batch_times(own), _batch_times(first)
+    ratios = [mine[batch] / theirs[batch] for batch in mine if theirs.get(batch)]
+    return {
+        "seconds_per_token": median(mine.values()) if mine else math.nan,
+        "time_ratio": median(ratios) if ratios else math.nan,
+    }
+
+
+def _batch_times(records: Mapping[str, Record]) -> dict[int, float]:
+    """Seconds for each token after the first, by batch; batches of one-token answers say nothing."""
+    seconds: dict[int, float] = {}
+    tokens: dict[int, int] = {}
+    for r in records.values():
+        seconds[r.batch] = seconds.get(r.batch, 0.0) + r.seconds - r.first_token_seconds
+        tokens[r.batch] = tokens.get(r.batch, 0) + r.tokens - 1
+    return {batch: seconds[batch] / tokens[batch] for batch in seconds if tokens[batch] > 0}
