@@ -331,7 +331,7 @@ def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
 
 def test_help_tells_the_exit_codes() -> None:
     text = " ".join(cli("--help").stdout.split())
-    assert "2 bad input or options; 3 the model cannot be loaded or used; 130 interrupted" in text
+    assert "2 bad input or options; 3 the model cannot be loaded or used; 4 finished, but some samples failed; 130 interrupted" in text
     for command in ("run", "analyze", "speed", "list"):
         assert command in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from heal.bench.machine import Peak
 from heal.bench.plan import Batch, Settings, sample_seed
 from heal.bench.record import Key, Record
 from heal.bench.task import Sample, Task
-from heal.errors import HealError, ImageError, NonFiniteError, PromptError
+from heal.errors import HealError, HealWarning, ImageError, NonFiniteError, PromptError
 from heal.generate import Answer
 from heal.methods import Method
 from heal.vlm import VLM
@@ -93,13 +94,15 @@ class Work:
             return []
         seed = self.settings.seed
         try:
-            found = self.vlm.generate(
-                [picture for _, picture in rows],
-                [sample.prompt for sample, _ in rows],
-                method=self.methods[name],
-                seed=sample_seed(seed, task, rows[0][0].id) if self.settings.sampled else seed,
-                **self.settings.decoding(self.tasks[task]),
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HealWarning)  # the summary says what did not fire
+                found = self.vlm.generate(
+                    [picture for _, picture in rows],
+                    [sample.prompt for sample, _ in rows],
+                    method=self.methods[name],
+                    seed=sample_seed(seed, task, rows[0][0].id) if self.settings.sampled else seed,
+                    **self.settings.decoding(self.tasks[task]),
+                )
             return [(answer, len(rows)) for answer in found]
         except SAMPLE_ERRORS as error:
             if len(rows) == 1:

@@ -43,6 +43,8 @@ class Row:
     """Answers in which the method changed something; None for the plain model."""
     reason: str | None
     """Why the method did nothing where it did nothing."""
+    yes_ratio: float
+    """Per cent of the verdicts that are yes; NaN for a task without yes and no."""
     mean_tokens: float
     seconds: float
     """For all answers."""
@@ -152,8 +154,9 @@ def _rows(
                 figures=_figures(task, counts, seed),
                 differences=None if is_first else _differences(task, samples, first_parses, parses, seed),
                 changed=None if is_first else sum(r.text != first[i].text for i, r in answered.items() if i in first),
-                fired=sum(f["heads"] > 0 for f in firings) if firings else None,
-                reason=next((f["reason"] for f in firings if f["heads"] == 0), None),
+                fired=sum(f["steps"] > 0 for f in firings) if firings else None,
+                reason=next((f["reason"] for f in firings if f["steps"] == 0), None),
+                yes_ratio=_yes_ratio(parses),
                 mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
                 seconds=sum(r.seconds for r in answered.values()),
                 **_speed(answered, first),
@@ -161,6 +164,11 @@ def _rows(
             )
         )
     return found
+
+
+def _yes_ratio(parses: Parses) -> float:
+    verdicts = [parse["answer"] for parse in parses.values() if parse.get("answer") in ("yes", "no")]
+    return 100 * verdicts.count("yes") / len(verdicts) if verdicts else math.nan
 
 
 def _parse(task: Task, sample: Sample, text: str, ask: Ask | None) -> dict[str, Any]:

@@ -8,7 +8,9 @@ import warnings
 import typer
 
 from heal.cli.analyze import analyze
+from heal.cli.calibrate import calibrate
 from heal.cli.data import app as data
+from heal.cli.evaluate import evaluate
 from heal.cli.lists import lists
 from heal.cli.run import run
 from heal.cli.score import app as score
@@ -17,7 +19,7 @@ from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 an unexpected error; 2 bad input or options; 3 the model cannot be loaded or used;
-130 interrupted."""
+4 finished, but some samples failed; 130 interrupted."""
 
 app = typer.Typer(
     name="heal",
@@ -31,7 +33,9 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(analyze)
+app.command()(calibrate)
 app.command()(speed)
+app.command("eval")(evaluate)
 app.command("list")(lists)
 app.add_typer(score, name="score")
 app.add_typer(data, name="data")

@@ -1,4 +1,4 @@
-"""`heal list models` and `heal list methods`."""
+"""`heal list models`, `heal list methods` and `heal list tasks`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from heal.cli.common import AsJson, emit
 class What(StrEnum):
     models = "models"
     methods = "methods"
+    tasks = "tasks"
 
 
 def lists(
-    what: Annotated[What, typer.Argument(help="models or methods")],
+    what: Annotated[What, typer.Argument(help="models, methods or tasks")],
     options: Annotated[
         bool, typer.Option("--options", help="With methods: every option, its default and meaning.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The architectures that work, or the methods with their options."""
+    """The architectures that work, the methods with their options, or the benchmarks."""
     if what is What.models:
         found = _models()
         return emit({"models": found}) if as_json else _print_models(found)
+    if what is What.tasks:
+        return emit({"tasks": _tasks()}) if as_json else _print_tasks(_tasks())
     known = _methods(options)
     return emit({"methods": known}) if as_json else _print_methods(known)
 
@@ -72,3 +75,14 @@ def _print_methods(found: list[dict[str, Any]]) -> None:
         print(f"{m['name']:10s} {m['summary']}\n{'':10s} {m['paper']}")
         for option in m.get("options", ()):
             print(f"  {option['name']} = {option['default']}\n      {option['doc']}")
+
+
+def _tasks() -> list[dict[str, Any]]:
+    from heal.bench.catalogue import needs_data, tasks
+
+    return [{"name": n, "summary": task.summary, "needs_data": needs_data(n)} for n, task in tasks().items()]
+
+
+def _print_tasks(found: list[dict[str, Any]]) -> None:
+    for task in found:
+        print(f"{task['name']:12s} {task['summary']}{'  (needs --data)' if task['needs_data'] else ''}")

@@ -38,6 +38,27 @@ ParserText = Annotated[
 
 
 @app.command()
+def run(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run of `heal eval`.")],
+    judge: Annotated[
+        str | None, typer.Option(help="Name of the judge, for tasks that need one; OPENAI_BASE_URL is where it is.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the answers of a run anew, without its model. `heal score FOLDER` is the same."""
+    from contextlib import nullcontext
+
+    from heal.bench.judge import Judge, JudgeOptions
+    from heal.bench.summary import rescore
+    from heal.cli.summary import print_summary
+
+    asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / "judge")
+    with asked as ask:
+        summary = rescore(folder, ask)
+    emit({"run": str(folder), **summary.scores()}) if as_json else print_summary(summary)
+
+
+@app.command()
 def chair(
     captions: Annotated[Path, typer.Option(help='JSON lines or array of {"image_id", "caption"}.')],
     objects: Annotated[Path, typer.Option(help="JSON {image id: [category, …]}: what the images show.")],
