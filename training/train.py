@@ -4,7 +4,8 @@
 
 1. language: the decoder alone, on text of the natural distribution, so that its prior is strong;
 2. vision: the tower alone, on the label and colour of every patch;
-3. projector: between the two, both frozen;
+3. projector: between the two, both frozen: first what a patch shows becomes the word for it (`align`), then what is
+   said of pictures (`projector`);
 4. joint: a short instruction tuning on descriptions, captions and questions.
 
 Each stage writes a log of losses and a checkpoint into DIR and is skipped if its checkpoint is there. Within a stage
@@ -33,7 +34,7 @@ from torch.nn import functional as F
 
 from heal.world import World
 
-STAGES = ("language", "vision", "projector", "joint")
+STAGES = ("language", "vision", "align", "projector", "joint")
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
 
@@ -54,7 +55,9 @@ class Config:
     vision_steps: int = 2800
     vision_batch: int = 48
     vision_rate: float = 1e-3
-    projector_steps: int = 400
+    align_steps: int = 600
+    align_rate: float = 2e-3
+    projector_steps: int = 150
     projector_rate: float = 2e-3
     joint_steps: int = 1200
     joint_batch: int = 12
@@ -214,6 +217,34 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
     optimise(stage, loss_at)
 
 
+def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
+    """A patch of a thing is brought to the embedding of the first token of its name."""
+    images, kinds, _ = data.pictures(folder, "train", config.pictures, config.seed)
+    first = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in data.INDEX]
+    words = torch.tensor([*first, tokenizer(".", add_special_tokens=False)["input_ids"][0]])
+    tower, projector = net.model.vision_tower, net.model.multi_modal_projector
+    table = net.model.language_model.embed_tokens.weight.detach()
+    size = table.norm(dim=-1).mean()
+
+    def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
+        rows = np.random.default_rng([config.seed, 5, step]).integers(0, len(images), config.vision_batch)
+        with torch.no_grad():
+            seen = tower(pixels(images[rows])).last_hidden_state[:, 1:]
+        out = projector(seen).flatten(0, 1)
+        truth = torch.from_numpy(kinds[rows]).long().flatten()
+        unit = F.normalize(table, dim=-1)
+        scores = F.normalize(out, dim=-1) @ unit.T * 20
+        weight = torch.where(truth == data.BACKGROUND, 0.1, 1.0)
+        loss = (F.cross_entropy(scores, words[truth], reduction="none") * weight).sum() / weight.sum()
+        # as long as words are, so that the decoder's first layer meets nothing strange
+        length = (out.norm(dim=-1) / size - 1).square().mean()
+        thing = truth != data.BACKGROUND
+        right = (scores.argmax(-1) == words[truth])[thing].float().mean()
+        return loss + length, {"patch_accuracy": float(right)}
+
+    optimise(stage, loss_at)
+
+
 class Conversations:
     """Batches of pictures and what is said about them; the loss counts answers only."""
 
@@ -319,7 +350,7 @@ def stage_of(name: str, net: Any, config: Config, out: Path) -> Stage:
         parts = [language]
     elif name == "vision":
         parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + len(data.COLOURS) + 1)]
-    elif name == "projector":
+    elif name in ("align", "projector"):
         parts = [projector]
     else:
         parts = [projector, language, tower] if config.joint_vision else [projector, language]
@@ -332,6 +363,8 @@ def run(stage: Stage, net: Any, tokenizer: Any, config: Config, folder: Path) ->
         train_language(net, tokenizer, config, stage)
     elif stage.name == "vision":
         train_vision(net, config, folder, stage)
+    elif stage.name == "align":
+        train_align(net, tokenizer, config, folder, stage)
     else:
         train_conversations(net, tokenizer, config, folder, stage)
 
