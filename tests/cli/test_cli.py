@@ -68,7 +68,7 @@ def test_run(picture: str) -> None:
     result = run(picture)
     assert result.stdout == f"heal:  {expected.text}\n"
     assert "RANDOM weights" in result.stderr
-    assert f"fired: {expected.fired.heads} head calibrations in {NEW} of {NEW} steps" in result.stderr
+    assert f"fired: {expected.fired.changes} changes in {NEW} of {NEW} steps" in result.stderr
 
 
 def test_run_for_a_machine(picture: str) -> None:
@@ -91,7 +91,7 @@ def test_run_for_a_machine(picture: str) -> None:
 def test_options_without_bound_are_still_json(picture: str) -> None:
     found = strict(run(picture, "--json", "--method", "heal:mad=inf,factor_limit=none").stdout)
     assert found["options"]["factor_limit"] is None
-    assert found["answer"]["fired"]["heads"] > 0
+    assert found["answer"]["fired"]["changes"] > 0
 
 
 @pytest.mark.parametrize(("method", "same"), [("heal", False), ("heal:calibrate=false", True)])
@@ -331,7 +331,8 @@ def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
 
 def test_help_tells_the_exit_codes() -> None:
     text = " ".join(cli("--help").stdout.split())
-    assert "2 bad input or options; 3 the model cannot be loaded or used; 4 finished, but some samples failed; 130 interrupted" in text
+    assert "2 bad input or options; 3 the model cannot be loaded or used" in text
+    assert "4 finished, but some samples failed; 130 interrupted" in text
     for command in ("run", "analyze", "speed", "list"):
         assert command in text
 

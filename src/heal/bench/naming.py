@@ -13,6 +13,7 @@ from heal.errors import ConfigError
 from heal.methods import Method, parse
 
 PLAIN = "plain"
+
 T = TypeVar("T")
 
 Tasks = Sequence[Task] | Mapping[str, Task]

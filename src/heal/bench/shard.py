@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from heal.errors import RunError
+
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)  # the slowest process may be hours behind the fastest
 
@@ -24,11 +26,15 @@ class Shard:
     @classmethod
     def current(cls) -> Shard:
         """As `accelerate launch` (or torchrun) started this process."""
-        if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        if processes <= 1:
             return cls()
+        import torch
         from accelerate import PartialState  # type: ignore[import-untyped]
 
-        state = PartialState(timeout=PATIENCE)
+        state = PartialState(cpu=not torch.accelerator.is_available(), timeout=PATIENCE)
+        if state.num_processes != processes:
+            raise RunError(f"{processes} processes were launched, but accelerate sees {state.num_processes}")
         return cls(state.process_index, state.num_processes, state)
 
     @property
