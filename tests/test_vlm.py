@@ -423,8 +423,8 @@ def test_batch_is_each_alone(vlm: VLM, options: dict[str, Any]) -> None:
     for image, prompt, row in zip(images, prompts, together, strict=True):
         alone = vlm.generate(image, prompt, **settings)
         assert_alike(row, alone)
-        assert (row.fired.steps, row.fired.heads) == (alone.fired.steps, alone.fired.heads)
-        assert (row.fired.beta, row.fired.gamma) == pytest.approx((alone.fired.beta, alone.fired.gamma), abs=1e-3)
+        assert (row.fired.steps, row.fired.changes) == (alone.fired.steps, alone.fired.changes)
+        assert dict(row.fired.sizes) == pytest.approx(dict(alone.fired.sizes), abs=1e-3)
         assert bool(row.fired) == (image is not None)
         if image is not None:
             assert_traces_alike(row.trace, alone.trace)
@@ -519,7 +519,7 @@ def test_traces_end_with_their_answer(own: VLM) -> None:
     np.testing.assert_allclose(stopped.trace.visual, free[0].trace.visual[: at + 1], atol=1e-5)
     changed = np.nan_to_num(stopped.trace.beta, nan=1.0) != 1
     changed |= np.nan_to_num(stopped.trace.gamma, nan=1.0) != 1
-    assert stopped.fired.heads == changed.sum() > 0
+    assert stopped.fired.changes == changed.sum() > 0
 
 
 def test_several_answers_to_each_prompt(vlm: VLM) -> None:
@@ -648,9 +648,9 @@ def test_fired_and_trace_agree(vlm: VLM) -> None:
     beta, gamma = (np.nan_to_num(getattr(answer.trace, name), nan=1.0) for name in ("beta", "gamma"))
     changed = (beta != 1) | (gamma != 1)
     assert answer.fired.steps == changed.any((1, 2)).sum()
-    assert answer.fired.heads == changed.sum()
-    assert answer.fired.beta == pytest.approx(np.abs(beta - 1).sum() / changed.sum(), rel=1e-5)
-    assert answer.fired.gamma == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
+    assert answer.fired.changes == changed.sum()
+    assert answer.fired.sizes["beta"] == pytest.approx(np.abs(beta - 1).sum() / changed.sum(), rel=1e-5)
+    assert answer.fired.sizes["gamma"] == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
 
 
 def test_trace_survives_a_file(vlm: VLM, tmp_path: Path) -> None:

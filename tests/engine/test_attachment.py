@@ -131,7 +131,7 @@ def test_second_method_is_refused_and_the_first_goes_on(model, batch) -> None:
             with pytest.raises(AttachmentError, match="leave its `with` block"), HEAL(alpha=0.3).attach(model):
                 pytest.fail("the second method was attached")
             assert say(model, batch) == expected
-        assert outer.fired.heads > 0
+        assert outer.fired.changes > 0
 
 
 def test_exception_in_the_block_leaves_the_model_clean(model, batch) -> None:
@@ -505,7 +505,7 @@ def test_second_turn_goes_on_with_the_cache(model) -> None:
     plain, with_method = talk(model, row, None), talk(model, row, METHOD)
     first, both = with_method.fired
     assert both.steps > first.steps > 0
-    assert both.heads > first.heads > 0
+    assert both.changes > first.changes > 0
     images = zoo.visual_mask(model, zoo.inputs(model, row)["input_ids"])
     length = images.shape[1] + NEW + 3 + NEW - 1
     expected = torch.nn.functional.pad(images, (0, length - images.shape[1]))
@@ -537,10 +537,10 @@ def test_static_cache_used_again(model, batch) -> None:
     expected = healed(model, batch)
     with METHOD.attach(model) as handle:
         first = say(model, batch, past_key_values=cache)
-        heads = handle.fired.heads
+        heads = handle.fired.changes
         cache.reset()
         second = say(model, batch, past_key_values=cache)
-        assert handle.fired.heads == 2 * heads > 0
+        assert handle.fired.changes == 2 * heads > 0
     assert first == second
     assert torch.equal(first.tokens, expected.tokens)
     torch.testing.assert_close(first.logits, expected.logits, atol=1e-4, rtol=0)
@@ -602,10 +602,11 @@ def test_rows_are_followed(change: Callable[[Cache], None], expected: list[int])
 
 def test_fired_adds_up() -> None:
     steps = [torch.tensor([2.0, 0.5, 1.0]), torch.tensor([0.0, 0.0, 0.0]), torch.tensor([3.0, 2.0, 0.25])]
-    assert Fired.of(steps, "never shown") == Fired(steps=2, heads=5, beta=0.5, gamma=0.25, reason=None)
-    assert Fired.of(steps[1:2], "why") == Fired(reason="why")
-    assert Fired.of([], "why") == Fired(reason="why")
-    assert Fired(heads=1)
+    names = ("beta", "gamma")
+    assert Fired.of(names, steps, "never shown") == Fired(2, 5, {"beta": 0.5, "gamma": 0.25})
+    assert Fired.of(names, steps[1:2], "why") == Fired(reason="why")
+    assert Fired.of(names, [], "why") == Fired(reason="why")
+    assert Fired(changes=1)
     assert not Fired(steps=1, reason="why")
 
 
@@ -627,9 +628,9 @@ def test_fired_says_whether_anything_changed(model, method: HEAL, rows: list[Row
     with method.attach(model) as handle:
         said = say(model, batch, max_new_tokens=1)
     change = (said.logits - say(model, batch, max_new_tokens=1).logits).abs().max()
-    assert (handle.fired.heads > 0) == bool(change > 1e-3)
+    assert (handle.fired.changes > 0) == bool(change > 1e-3)
     assert bool(handle.fired) == (handle.fired.steps == 1)
-    assert (handle.fired.reason is None) == (handle.fired.heads > 0)
+    assert (handle.fired.reason is None) == (handle.fired.changes > 0)
     assert change > 1e-3 or change < 1e-4
 
 
@@ -639,10 +640,10 @@ def test_fired_over_generations_is_their_sum(model, batch) -> None:
     with METHOD.attach(model) as two:
         say(model, batch)
         say(model, batch)
-    assert one.fired.heads > 0
-    assert (two.fired.steps, two.fired.heads) == (2 * one.fired.steps, 2 * one.fired.heads)
-    assert two.fired.beta == pytest.approx(one.fired.beta)
-    assert two.fired.gamma == pytest.approx(one.fired.gamma)
+    assert one.fired.changes > 0
+    assert (two.fired.steps, two.fired.changes) == (2 * one.fired.steps, 2 * one.fired.changes)
+    assert two.fired.sizes["beta"] == pytest.approx(one.fired.sizes["beta"])
+    assert two.fired.sizes["gamma"] == pytest.approx(one.fired.sizes["gamma"])
 
 
 def test_measuring_is_no_failure(model, batch) -> None:

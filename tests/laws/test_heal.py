@@ -410,7 +410,7 @@ def assert_row_alone(name: str, method: HEAL, rows: tuple[Row, ...], **options: 
 
 def assert_fired(alone: Run, batch: Run, own: slice) -> None:
     for one, other in zip(alone.rows, batch.rows[own], strict=True):
-        assert (one.steps, one.heads) == (other.steps, other.heads)
+        assert (one.steps, one.changes) == (other.steps, other.changes)
         assert (one.beta, one.gamma) == pytest.approx((other.beta, other.gamma), rel=1e-3)
     if alone.records:  # a row of text alone is not even measured
         assert torch.equal(alone.stacked("types"), batch.stacked("types")[own])
@@ -647,7 +647,7 @@ def test_text_alone_is_the_plain_model_and_says_so_once(name: str) -> None:
     for out in outputs:
         assert torch.equal(torch.stack(out.logits, 1), run(name, rows=TEXT).logits)
     assert len([warning for warning in caught if issubclass(warning.category, HealWarning)]) == 1
-    assert handle.fired.heads == handle.fired.steps == 0
+    assert handle.fired.changes == handle.fired.steps == 0
     assert "no visual tokens" in handle.fired.reason
 
 

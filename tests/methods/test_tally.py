@@ -10,7 +10,7 @@ def by_hand(beta, gamma):
 
 def test_steps_are_counted_one_by_one_however_many_are_pending():
     generator = torch.Generator().manual_seed(0)
-    tally, expected = Tally(), []
+    tally, expected = Tally(beta=1.0, gamma=1.0), []
     for step in range(2 * Tally.PENDING + 3):
         rows = 3 if step < 40 else 2  # rows may leave
         beta, gamma = (torch.rand(rows, 4, 8, generator=generator).round(decimals=1) + 0.5 for _ in range(2))
@@ -24,4 +24,4 @@ def test_steps_are_counted_one_by_one_however_many_are_pending():
 
 
 def test_nothing_added_is_nothing():
-    assert Tally().steps == []
+    assert Tally(beta=1.0).steps == []

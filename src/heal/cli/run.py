@@ -88,8 +88,8 @@ def describe(answer: Answer, plain: Answer | None) -> str:
     lines = []
     if fired:
         lines.append(
-            f"fired: {fired.heads} head calibrations in {fired.steps} of {len(answer.token_ids)} steps, "
-            f"mean |β−1| {fired.beta:.2f}, mean |γ−1| {fired.gamma:.2f}"
+            f"fired: {fired.changes} changes in {fired.steps} of {len(answer.token_ids)} steps; mean size: "
+            + ", ".join(f"{name} {size:.2f}" for name, size in fired.sizes.items())
         )
     elif fired is not None:
         lines.append(f"nothing was changed: {fired.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,69 +21,76 @@ from heal.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fired:
-    """Proof that a method did something: how often, to how many heads, how strongly."""
+    """Proof that a method did something: how often, to how many things, how strongly."""
 
     steps: int = 0
-    """Steps at which at least one head was changed."""
-    heads: int = 0
-    """Changed heads, summed over steps."""
-    beta: float = 0.0
-    """Mean |β − 1| over the changed heads."""
-    gamma: float = 0.0
-    """Mean |γ − 1| over the changed heads."""
+    """Steps at which at least something was changed."""
+    changes: int = 0
+    """What was changed, summed over steps: heads, layers or distributions, as the method has it."""
+    sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How far each value was moved from the one that changes nothing, mean over the changes: |β − 1|, |γ − 1| …"""
     reason: str | None = None
     """Why nothing was changed, if nothing was."""
 
     def __bool__(self) -> bool:
-        return self.heads > 0
+        return self.changes > 0
 
     @classmethod
-    def of(cls, counts: Sequence[Tensor], reason: str | None = None) -> Fired:
-        """From one (heads, Σ|β−1|, Σ|γ−1|) a step."""
+    def of(cls, names: Sequence[str], counts: Sequence[Tensor], reason: str | None = None) -> Fired:
+        """From one (changes, Σ|size| of each name) a step."""
         if not counts:
             return cls(reason=reason)
         table = torch.stack([c.double().cpu() for c in counts])
-        heads, beta, gamma = table.sum(0).tolist()
-        if heads == 0:
+        changes, *sums = table.sum(0).tolist()
+        if changes == 0:
             return cls(reason=reason)
-        return cls(int((table[:, 0] > 0).sum()), int(heads), beta / heads, gamma / heads)
+        sizes = {name: total / changes for name, total in zip(names, sums, strict=True)}
+        return cls(int((table[:, 0] > 0).sum()), int(changes), sizes)
 
 
 class Tally:
-    """What was changed in one generation: a (3, rows) tensor a step, in the rows of that step."""
+    """What was changed in one generation: a (1 + sizes, rows) tensor a step, in the rows of that step."""
 
     PENDING = 32
 
-    def __init__(self) -> None:
+    def __init__(self, **neutral: float) -> None:
+        """What is counted, and the value of each that changes nothing."""
+        self.neutral = neutral
         self.reason: str | None = None
         self._steps: list[Tensor] = []
-        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._pending: list[tuple[Tensor, ...]] = []
 
-    def add(self, beta: Tensor, gamma: Tensor) -> None:
-        """One step's factors, [rows, layers, heads] each. Counted many steps at a time: a step has better to do."""
-        if self._pending and self._pending[0][0].shape != beta.shape:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.neutral)
+
+    def add(self, *values: Tensor) -> None:
+        """One step's values, [rows, …] each. Counted many steps at a time: a step has better to do."""
+        if self._pending and self._pending[0][0].shape != values[0].shape:
             self._count()
-        self._pending.append((beta, gamma))
+        self._pending.append(values)
         if len(self._pending) == self.PENDING:
             self._count()
 
     @property
     def steps(self) -> list[Tensor]:
-        """(heads changed, Σ|β−1|, Σ|γ−1|) by row, a step each."""
+        """(changes, Σ|size| …) by row, a step each."""
         self._count()
         return self._steps
 
     def _count(self) -> None:
-        if self._pending:
-            beta, gamma = ((torch.stack(factors) - 1).abs() for factors in zip(*self._pending, strict=True))
-            changed = ((beta > 0) | (gamma > 0)).float()
-            self._steps += torch.stack([x.sum(dim=(2, 3)) for x in (changed, beta, gamma)], dim=1).unbind()
-            self._pending.clear()
+        if not self._pending:
+            return
+        by_name = zip(zip(*self._pending, strict=True), self.neutral.values(), strict=True)
+        sizes = [(torch.stack(values).float() - neutral).abs().flatten(2) for values, neutral in by_name]
+        changed = torch.stack([size > 0 for size in sizes]).any(0).float()
+        self._steps += torch.stack([x.sum(2) for x in (changed, *sizes)], dim=1).unbind()
+        self._pending.clear()
 
     def row(self, at: Iterable[int]) -> Fired:
         """Of one answer, whose token t was made in row `at[t]`."""
-        reason = self.reason or "this row has no visual tokens, or no synergy head off its equilibrium"
-        return Fired.of([s[:, r] for s, r in zip(self.steps, at, strict=False)], reason)
+        reason = self.reason or "this row has no visual tokens, or nothing in it called for a change"
+        return Fired.of(self.names, [s[:, r] for s, r in zip(self.steps, at, strict=False)], reason)
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,9 @@ class Handle:
         """Over everything generated since the method was attached."""
         tallies = self.runtime.tallies
         reason = next((t.reason for t in reversed(tallies) if t.reason), None)
+        names = next((t.names for t in tallies if t.names), ())
         per_step = [s.sum(1) for t in tallies for s in t.steps]
-        return Fired.of(per_step, reason or "nothing was generated")
+        return Fired.of(names, per_step, reason or "nothing was generated")
 
     def row(self, at: Iterable[int]) -> Fired:
         """Of one answer of the latest generation, whose token t was made in row `at[t]`."""

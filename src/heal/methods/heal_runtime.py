@@ -51,7 +51,7 @@ class HealState:
         self.chosen: Tensor | None = None
         self.active = [False] * layers
         self.noises: dict[torch.device, Noise] = {}
-        self.tally = Tally()
+        self.tally = Tally(beta=1.0, gamma=1.0)
         self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
         self.refresh = False
