@@ -1,11 +1,12 @@
 """A run: the same answers however it was stopped, batched or shared; what is refused; what fails alone."""
 
 import json
+import math
 import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 from heal import HEAL, VLM
 from heal.bench import create
 from heal.bench.folder import Folder
+from heal.bench.judged import JudgedTask, Prompt
 from heal.bench.plan import Settings, batches, sample_seed
 from heal.bench.record import Key, Record
 from heal.bench.runner import Progress, run
 from heal.bench.shard import Shard
 from heal.bench.summary import Summary, rescore
+from heal.bench.task import Sample
 from heal.cli.evaluate import evaluate
 from heal.errors import ConfigError, HealWarning, ImageError, RunError
 from tests.bench.questions import Questions, pictures
@@ -400,3 +403,40 @@ def test_scores_come_from_the_answers_alone(vlm: VLM, tmp_path: Path) -> None:
     assert healed.time_ratio == pytest.approx((3 + 2) / 2)
     (path / "records.jsonl").write_text("".join(record.line() for record in records[:-1]))
     assert rescore(path, tasks={"q": task}).missing == 1
+
+
+class Rated(JudgedTask, Questions):
+    """The same questions, but only a judge knows what is right."""
+
+    def judge_prompt(self, sample: Sample, text: str) -> Prompt:
+        return Prompt("", f"{sample.id}: {text}")
+
+    def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
+        return {"right": reply == "good"}
+
+    def unjudged(self) -> dict[str, Any]:
+        return {"right": None}
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return self.unjudged()
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        known = [p["right"] for p in parses if p["right"] is not None]
+        return {"right": float(sum(known)), "n": float(len(known))}
+
+
+def test_a_judge_can_come_later(vlm: VLM, tmp_path: Path) -> None:
+    task = Rated(pictures(tmp_path / "pictures", 2))
+    (row,) = run(vlm, {"q": task}, [None], tmp_path / "run").rows
+    assert row.answered == 4
+    assert math.isnan(row.figures["accuracy"].value)
+    replies = iter(["good", "bad", None, "good"])
+    asked: list[str] = []
+
+    def judge(prompt: Prompt) -> str | None:
+        asked.append(prompt.text)
+        return next(replies)
+
+    (row,) = rescore(tmp_path / "run", judge, {"q": task}).rows
+    assert row.figures["accuracy"].value == pytest.approx(200 / 3)
+    assert asked == [f"{key.sample}: {r.text}" for key, r in sorted(Folder(tmp_path / "run").records().items())]

@@ -68,6 +68,9 @@ def evaluate(
         vlm = load(model, dtype, device or shard.device)
         with bar(shard.main) as watch:
             summary = run(vlm, tasks, methods, out, settings, resume=resume, watch=watch, shard=shard)
+    except KeyboardInterrupt:
+        note(f"what was answered is in {out}: the same command with --resume goes on")
+        raise
     finally:
         shard.close()
     if not shard.main:
