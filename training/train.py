@@ -64,8 +64,8 @@ class Config:
     joint_rate: float = 6e-4
     joint_vision: bool = False
     """Whether the tower is tuned in the joint stage."""
-    answer_weight: float = 3.0
-    """Weight of yes and no in the joint loss: they are one token where a description has fifty."""
+    answer_weight: float = 4.0
+    """Weight of yes and no in the loss: they are one token where a description has fifty."""
 
 
 class Log:
@@ -171,8 +171,15 @@ def documents(seed: int, step: int) -> Iterator[str]:
         yield data.document(world.scene(index), np.random.default_rng([seed, index]), 0)
 
 
+def verdicts(tokenizer: Any) -> Tensor:
+    """The tokens of yes and no."""
+    return torch.tensor([tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No")])
+
+
 def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> None:
     size = config.language_batch * (config.language_length + 1)
+
+    weighted = verdicts(tokenizer)
 
     def batch(step: int) -> Tensor:
         tokens: list[int] = []
@@ -184,7 +191,12 @@ def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> No
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
         ids = batch(step)
         hidden = net.model.language_model(input_ids=ids[:, :-1], use_cache=False)[0]
-        return F.cross_entropy(net.lm_head(hidden).flatten(0, 1), ids[:, 1:].flatten()), {}
+        logits, truth = net.lm_head(hidden).flatten(0, 1), ids[:, 1:].flatten()
+        decided = torch.isin(truth, weighted)
+        weights = torch.where(decided, config.answer_weight, 1.0)
+        loss = (F.cross_entropy(logits, truth, reduction="none") * weights).sum() / weights.sum()
+        right = (logits.argmax(-1) == truth)[decided].float().mean()
+        return loss, {"yes_no": float(right) if decided.any() else 0.5}
 
     optimise(stage, loss_at)
 
@@ -252,7 +264,7 @@ class Conversations:
         self.images, *_ = data.pictures(folder, "train", config.pictures, config.seed)
         self.world = World(config.seed, "train")
         self.tokenizer, self.config, self.image_token = tokenizer, config, image_token
-        self.weighted = {tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No")}
+        self.weighted = set(verdicts(tokenizer).tolist())
 
     def batch(self, step: int, stage: int) -> dict[str, Tensor]:
         rng = np.random.default_rng([self.config.seed, stage, step])
