@@ -99,6 +99,7 @@ def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: boo
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
     asked = method
+    options |= method.generate_options() if method is not None else {}
     if trace and method is None:
         method = HEAL(calibrate=False)
     beams = vlm.option("num_beams", options) or 1

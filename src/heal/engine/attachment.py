@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 from heal.analysis.counterfactual import Attended
 from heal.analysis.split import LANGUAGE, NEUTRAL
 from heal.engine import attention, caches
+from heal.engine.branches import EncoderWatch, Prompt, Running
 from heal.engine.generation import Generation, first_positions, owners_of
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
@@ -47,6 +48,7 @@ class Attachment:
         self._undo: list[Callable[[], Any]] = []
         self._busy = threading.Lock()
         self._warned = False
+        self._encoder = EncoderWatch(layout.model)
 
     # ── entering and leaving ──────────────────────────────────────────────────────────────────────────
 
@@ -91,26 +93,37 @@ class Attachment:
             self._undo.append(handle.remove)
 
         keep(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True))
+        keep(self.model.register_forward_hook(self._after_model, with_kwargs=True))
         keep(self.layout.decoder.register_forward_hook(self._after_decoder, with_kwargs=True))
         for index, (layer, module) in enumerate(zip(self.layout.layers, self.layout.attention, strict=True)):
             keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
             keep(module.o_proj.register_forward_hook(self._after_projection(index)))
+            if self.runtime.changes_mlp:
+                keep(self._mlp(layer).register_forward_hook(self._after_mlp(index)))
+        if self.runtime.branches:
+            self._encoder.install(self._replace)
+
+    def _mlp(self, layer: Any) -> nn.Module:
+        if not hasattr(layer, "mlp"):
+            raise ModelError(f"the layers of {type(self.model).__name__} have no mlp that the method could change")
+        return layer.mlp
 
     def _guard_generate(self) -> None:
-        self._replace("generate", self._guarded(self.model.generate))
+        self._replace(self.model, "generate", self._guarded(self.model.generate))
         for name in ("generate_batch", "init_continuous_batching"):
             if hasattr(self.model, name):
-                self._replace(name, _refuse_batching)
+                self._replace(self.model, name, _refuse_batching)
 
-    def _replace(self, name: str, function: Callable[..., Any]) -> None:
-        """Shadow a method of the model's class; what the instance had of its own comes back."""
-        own = vars(self.model)
+    def _replace(self, thing: Any, name: str, function: Callable[..., Any]) -> None:
+        """Shadow a method of its class; what the instance had of its own comes back."""
+        own = vars(thing)
         undo = partial(own.__setitem__, name, own[name]) if name in own else partial(own.pop, name, None)
         self._undo.append(undo)
         own[name] = function
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:
+            kwargs |= self.runtime.generate_options
             self._check_call(args, kwargs)
             if not self._busy.acquire(blocking=False):
                 raise AttachmentError("this model is generating in another thread: give each thread its own model")
@@ -170,17 +183,50 @@ class Attachment:
         generation = self._generation(cache)
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
             generation.read_token(self._owners_of_tokens(ids))
+            prompt = None
         else:
             generation.read_prompt(
                 self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
             )
-            if generation.visual and self.runtime.repeats:
+            prompt = Prompt(self.layout, kwargs, self._encoder.taken())
+        if not generation.visual and self.runtime.needs_picture:
+            return
+        if prompt is not None:
+            if self.runtime.repeats:
                 caches.prepare(cache, generation.length)
-            if generation.visual:
-                self.runtime.begin(generation)
-        if generation.visual:
+            if self.runtime.changes_mlp:
+                generation.mask = prompt.mask
+            self.runtime.begin(generation)
+            self._start_branches(generation, prompt)
+        self._current = generation
+        self.runtime.before(generation)
+
+    def _start_branches(self, generation: Generation, prompt: Prompt) -> None:
+        for branch in self.runtime.branches:
+            if branch.name in generation.running:
+                raise UnsupportedError("a second turn on one cache has no second branch yet: start with a new cache")
+            running = Running(branch, prompt, self.runtime.sets)
+            if branch.first:
+                self._branch_logits(generation, running, None)
+            if not branch.once:
+                generation.running[branch.name] = running
+
+    def _branch_logits(self, generation: Generation, running: Running, main: dict[str, Any] | None) -> Tensor:
+        """One pass of a branch: its prompt, or the token that the model reads with `main`."""
+        own = running.generation
+        arguments = running.prompt() if main is None else running.token(main)
+        if main is None:
+            own.read_prompt(
+                self._owners_of_prompt(arguments["input_ids"], None, arguments["attention_mask"], later=False)
+            )
+        else:
+            own.read_token([LANGUAGE] * arguments["input_ids"].shape[0])
+        self._current = own
+        try:
+            # not the module itself: its hooks are for what is generated
+            return self.model.forward(**arguments).logits[:, -1].float()
+        finally:
             self._current = generation
-            self.runtime.before(generation)
 
     def _generation(self, cache: Cache) -> Generation:
         known, length = self.generations.get(cache), int(cache.get_seq_length())
@@ -227,8 +273,27 @@ class Attachment:
         **options: Any,
     ) -> tuple[Tensor, None]:
         generation, layer = self._current, self._index[module]
-        if generation is None or not self.runtime.takes_part(layer):
+        if generation is None:
             return attention.plain_attention(module, query, key, value, mask, **options)
+        if self.runtime.takes_part(layer, generation.branch):
+            out = self._attend(generation, layer, module, query, key, value, mask, **options)
+        else:
+            out, _ = attention.plain_attention(module, query, key, value, mask, **options)
+        if self.runtime.changes_heads:
+            out = self.runtime.heads(generation, layer, out)
+        return out, None
+
+    def _attend(
+        self,
+        generation: Generation,
+        layer: int,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **options: Any,
+    ) -> Tensor:
         for name in ("softcap", "s_aux", "position_bias"):
             if options.get(name) is not None:
                 raise UnsupportedError(f"attention with {name} is not softmax over the keys alone")
@@ -240,27 +305,50 @@ class Attachment:
         def plain() -> Tensor:
             return attention.plain_attention(module, query, key, value, mask, **options)[0]
 
-        if generation.phase == "prompt":
-            out = plain()
-            self.runtime.observe(generation, layer, at)
-            return out, None
-        out = self.runtime.attend(generation, layer, at, plain)
-        return out, None
+        if generation.phase != "prompt":
+            return self.runtime.attend(generation, layer, at, plain)
+        out, last = plain(), self.runtime.observe(generation, layer, at)
+        if last is not None:
+            out[:, -1] = last.to(out.dtype)
+        return out
 
     def _before_layer(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._current is not None and self.runtime.wants_stream(self._current, layer):
                 hidden = args[0] if args else kwargs["hidden_states"]
-                self.runtime.residual(self._current, layer, hidden[:, -1])
+                self.runtime.residual(self._current, layer, hidden)
 
         return hook
 
     def _after_projection(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self._current is not None and self.runtime.wants_stream(self._current, layer):
+            if self._current is not None and self.runtime.wants_projection(self._current, layer):
                 self.runtime.projected(self._current, layer, args[0][:, -1], output[:, -1], module)
 
         return hook
+
+    def _after_mlp(self, layer: int) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            if self._current is None:
+                return None
+            if isinstance(output, tuple):  # some mixtures of experts give their routing too
+                return (self.runtime.fed(self._current, layer, args[0], output[0]), *output[1:])
+            return self.runtime.fed(self._current, layer, args[0], output)
+
+        return hook
+
+    def _after_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        generation = self._current
+        if generation is None:
+            return
+        others = {}
+        for name, running in generation.running.items():
+            assert isinstance(running, Running)
+            others[name] = self._branch_logits(generation, running, None if running.waiting else kwargs)
+        old = output.logits[:, -1].float()
+        new = self.runtime.logits(generation, old, others)
+        if new is not old:  # in fp32 whatever the model's type: contrasts of rounded numbers are noise
+            output.logits = torch.cat([output.logits[:, :-1].float(), new.unsqueeze(1)], dim=1)
 
     def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         generation = self._current
@@ -274,7 +362,7 @@ class Attachment:
             )
         phase = generation.phase
         self.runtime.after(generation)
-        if phase == "prompt" and self.runtime.repeats:
+        if phase == "prompt" and self.runtime.repeats and not generation.branch:
             cache = kwargs["past_key_values"]
             caches.cut_back(cache)
             generation.repeat_last()

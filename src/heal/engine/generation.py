@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,16 +12,28 @@ from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
 Phase = Literal["prompt", "repeat", "decode"]
 
 
+class Follower(Protocol):
+    """Whatever has rows that follow those of the cache."""
+
+    def select(self, rows: list[int]) -> None: ...
+
+
 class Generation:
     """One cache being filled. The method keeps its own state in `data`, which follows the rows too."""
 
-    def __init__(self, sets: int) -> None:
+    def __init__(self, sets: int, branch: str = "") -> None:
         self.sets = sets
+        self.branch = branch
+        """The name of the branch whose cache it is; empty for the model's own."""
+        self.running: dict[str, Follower] = {}
+        """Branches beside this one."""
         self.length = 0
         self.step = 0
         self.phase: Phase = "prompt"
         self.visual = False
-        self.data: Any = None
+        self.mask: Tensor | None = None
+        """[rows, positions] of the prompt, 0 where padding is."""
+        self.data: Any = None  # a Follower, or None
         self._owners: Tensor | None = None  # [rows, length] set of each position, before masks are applied
         self._new: list[int] = []
         self._regions: dict[tuple[str, torch.device], Regions] = {}
@@ -52,6 +64,18 @@ class Generation:
         self.length += 1
         self.phase = "decode"
         self.step += 1
+
+    @property
+    def owners(self) -> Tensor:
+        """[rows, length] set of each position; of padding it says nothing."""
+        assert self._owners is not None
+        return self._owners
+
+    def valid(self, positions: int) -> Tensor:
+        """[rows, positions] which of the last positions are no padding."""
+        if positions == 1 or self.mask is None:
+            return torch.ones(self.rows, positions, dtype=torch.bool, device=self.owners.device)
+        return self.mask[:, -positions:].bool()
 
     @property
     def last_owners(self) -> Tensor:
@@ -94,8 +118,9 @@ class Generation:
         index = torch.tensor(rows, device=self._owners.device)
         self._owners = self._owners.index_select(0, index)
         self._regions = {place: known.select(rows) for place, known in self._regions.items()}
-        if self.data is not None:
-            self.data.select(rows)
+        for follower in (self.data, *self.running.values()):
+            if follower is not None:
+                follower.select(rows)
 
 
 def owners_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:

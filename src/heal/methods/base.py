@@ -130,6 +130,10 @@ class Method:
         """The method at work on a model of this layout."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
+    def generate_options(self) -> dict[str, Any]:
+        """Options of generate() that belong to the method."""
+        return {}
+
     @contextmanager
     def attach(self, model: Any, *, trace: bool = False, special_ids: Iterable[int] = ()) -> Iterator[Handle]:
         """Inside this context every `model.generate(...)` uses the method; afterwards the model is as before."""

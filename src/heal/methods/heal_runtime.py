@@ -94,7 +94,7 @@ class HealRuntime(Runtime):
                 "copies of one sample: use gaussian, zero or uniform"
             )
 
-    def takes_part(self, layer: int) -> bool:
+    def takes_part(self, layer: int, branch: str = "") -> bool:
         return self._part[layer]
 
     def facts(self) -> dict[str, Any]:
@@ -231,8 +231,11 @@ class HealRuntime(Runtime):
     def wants_stream(self, generation: Generation, layer: int) -> bool:
         return generation.data.refresh and self.config.replacement != "none" and self._part[layer]
 
+    def wants_projection(self, generation: Generation, layer: int) -> bool:
+        return self.wants_stream(generation, layer)
+
     def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
-        generation.data.streams[layer] = hidden
+        generation.data.streams[layer] = hidden[:, -1]
 
     def projected(
         self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module

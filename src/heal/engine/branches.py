@@ -1,0 +1,206 @@
+"""Second passes beside the model's own: other inputs, the same tokens, a cache of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.errors import UnsupportedError
+
+PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
+"""How the names of a model's visual arguments begin."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A call that turned pixels into visual features."""
+
+    modality: str
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    tokens: int
+    """Visual tokens that came out."""
+
+    @property
+    def pixels(self) -> str:
+        """The name of its main argument."""
+        return next(name for name in self.arguments if name.startswith("pixel_values"))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a branch may begin with: the arguments of the model's own pass, and how its pictures were encoded."""
+
+    layout: Layout
+    arguments: dict[str, Any]
+    encodings: tuple[Encoding, ...]
+
+    @property
+    def ids(self) -> Tensor:
+        ids = self.arguments.get("input_ids")
+        if ids is None:
+            raise UnsupportedError("a method with a second branch needs input_ids: leave inputs_embeds out")
+        return ids
+
+    @property
+    def mask(self) -> Tensor:
+        """[rows, positions], 1 where a token is, from whatever kind of mask there is."""
+        mask, ids = self.arguments.get("attention_mask"), self.ids
+        if isinstance(mask, dict):
+            mask = mask.get("full_attention", next(iter(mask.values()), None))
+        if mask is None:
+            return torch.ones_like(ids)
+        if mask.dim() == 4:
+            mask = mask[:, 0, -1, : ids.shape[1]]
+            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        return mask.long()
+
+    def with_pictures(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
+        """The same prompt with other pixels, changed by the name of their argument."""
+        if not self.encodings:
+            raise UnsupportedError(
+                f"{type(self.layout.model).__name__} did not encode its pictures by get_image_features, "
+                "so they cannot be exchanged"
+            )
+        outputs = {}
+        for encoding in self.encodings:
+            arguments = encoding.arguments | {
+                encoding.pixels: change(encoding.pixels, encoding.arguments[encoding.pixels])
+            }
+            outputs[encoding.modality] = encoding.function(**arguments)
+        copies = self._copies()
+        if copies > 1:
+            outputs = self.layout.model._expand_multimodal_outputs(self.ids[::copies], outputs, expand_size=copies)
+        kept = {k: v for k, v in self.arguments.items() if not k.startswith("pixel")}
+        return kept | {"attention_mask": self.mask, "mm_encoder_outputs": outputs}
+
+    def without_pictures(self) -> dict[str, Any]:
+        """The same prompt without its visual tokens, padded on the left, at the positions of such a text."""
+        visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
+        kept = self.mask.bool() & ~visual
+        width = int(kept.sum(1).max())
+        # a stable sort brings what is kept to the right, in its order
+        order = kept.long().argsort(dim=1, stable=True)[:, -width:]
+        mask = kept.gather(1, order).long()
+        arguments: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            if name.startswith(PICTURES):
+                continue
+            if isinstance(value, Tensor) and value.shape[:2] == self.ids.shape:
+                value = value.gather(1, order)
+            arguments[name] = value
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        own = self.arguments.get("position_ids")
+        if own is not None and own.dim() == 3:
+            positions = positions.expand(own.shape[0], -1, -1)
+        if "mm_token_type_ids" in arguments:
+            arguments["mm_token_type_ids"] = torch.zeros_like(mask)
+        return arguments | {"attention_mask": mask, "position_ids": positions}
+
+    def _copies(self) -> int:
+        """How many rows each sample has: beams and return sequences repeat the prompt, not its pictures."""
+        tokens = int(torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device)).sum())
+        own = sum(e.tokens for e in self.encodings)
+        return tokens // own if own and tokens % own == 0 else 1
+
+
+def _count(encoded: Any) -> int:
+    """Visual tokens in the output of an encoder."""
+    features = encoded.pooler_output
+    if isinstance(features, Tensor):
+        return features.shape[:-1].numel()
+    return sum(f.shape[:-1].numel() for f in features)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A pass of the same tokens from another prompt."""
+
+    name: str
+    inputs: Callable[[Prompt], dict[str, Any]]
+    """The model's arguments for its prompt."""
+    first: bool = False
+    """Before the model's own pass, not after it."""
+    once: bool = False
+    """Only the prompt: it does not go on with the tokens."""
+
+
+class Running:
+    """A branch in progress: its cache, its mask, and how far its positions are from the model's own."""
+
+    def __init__(self, branch: Branch, prompt: Prompt, sets: int) -> None:
+        self.generation = Generation(sets, branch.name)
+        self.cache = DynamicCache(config=prompt.layout.model.config.get_text_config())
+        self._arguments = branch.inputs(prompt)
+        self.mask: Tensor = self._arguments["attention_mask"]
+        own, main = self._arguments.get("position_ids"), prompt.arguments.get("position_ids")
+        self.shift = None if own is None or main is None else own[..., -1:] - main[..., -1:]
+
+    @property
+    def waiting(self) -> bool:
+        """Its prompt is still to be read."""
+        return bool(self._arguments)
+
+    def prompt(self) -> dict[str, Any]:
+        arguments, self._arguments = self._arguments, {}
+        return arguments | {"past_key_values": self.cache, "use_cache": True}
+
+    def token(self, main: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for the token that the model reads with `main`."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(self.mask.shape[0], 1)], dim=1)
+        arguments = dict(main) | {"attention_mask": self.mask, "past_key_values": self.cache}
+        if arguments.get("mm_token_type_ids") is not None:
+            arguments["mm_token_type_ids"] = torch.zeros_like(self.mask)
+        if arguments.get("position_ids") is not None and self.shift is not None:
+            arguments["position_ids"] = arguments["position_ids"] + self.shift
+        return arguments
+
+    def select(self, rows: list[int]) -> None:
+        self.generation.select(rows)
+        index = torch.tensor(rows, device=self.mask.device)
+        self.cache.batch_select_indices(index)
+        self.mask = self.mask.index_select(0, index)
+        if self.shift is not None:
+            self.shift = self.shift.index_select(-2, index)
+
+
+class EncoderWatch:
+    """Remembers how pictures were encoded, by standing before the model's get_…_features."""
+
+    def __init__(self, model: Any) -> None:
+        self.base = model.base_model
+        self.calls: dict[str, Encoding] = {}
+
+    def install(self, replace: Callable[[Any, str, Callable[..., Any]], None]) -> None:
+        for modality in ("image", "video"):
+            name = f"get_{modality}_features"
+            if hasattr(self.base, name):
+                replace(self.base, name, self._watched(modality, getattr(self.base, name)))
+
+    def _watched(self, modality: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def encode(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            arguments = {k: v for k, v in given.items() if k != "kwargs"} | dict(given.get("kwargs", {}))
+            encoded = original(*args, **kwargs)
+            if any(name.startswith("pixel_values") and value is not None for name, value in arguments.items()):
+                self.calls[modality] = Encoding(modality, original, arguments, _count(encoded))
+            return encoded
+
+        # generate() looks at the names of the arguments
+        encode.__signature__ = signature  # type: ignore[attr-defined]
+        return encode
+
+    def taken(self) -> tuple[Encoding, ...]:
+        """What was encoded since the last time."""
+        calls, self.calls = tuple(self.calls.values()), {}
+        return calls

@@ -1,0 +1,60 @@
+"""Beam search, as a method: the baseline that most papers compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Method, register
+from heal.methods.counting import CountingRuntime
+
+
+@register
+@dataclass(frozen=True)
+class Beam(Method):
+    """Keep several hypotheses and take the likeliest whole answer."""
+
+    name: ClassVar[str] = "beam"
+    summary: ClassVar[str] = "beam search: the likeliest of several answers"
+    paper: ClassVar[str] = "transformers' own beam search, with the settings of OPERA (2024)"
+
+    beams: int = 5
+    """Hypotheses that are kept. 1: greedy."""
+
+    length_penalty: float = 1.0
+    """Exponent of the length that scores are divided by: more favours longer answers."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.beams, int) or self.beams < 1:
+            raise ConfigError(f"beams must be a whole number from 1 on, not {self.beams!r}")
+
+    def generate_options(self) -> dict[str, object]:
+        options: dict[str, object] = {"num_beams": self.beams}
+        return options | ({"length_penalty": self.length_penalty} if self.beams > 1 else {})
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        return _BeamRuntime(self)
+
+
+class _BeamRuntime(CountingRuntime):
+    """Counts, at every step, the hypotheses beyond the first."""
+
+    neutral: ClassVar[Mapping[str, float]] = {"beams": 1.0}
+    needs_picture = False
+    idle = "one beam is greedy decoding"
+
+    def __init__(self, config: Beam) -> None:
+        super().__init__()
+        self.config = config
+        self.generate_options = config.generate_options()
+
+    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        generation.data.tally.add(logits.new_full((logits.shape[0], 1), self.config.beams))
+        return logits

@@ -1,0 +1,123 @@
+"""DoLa: the last layer's distribution against that of an earlier layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Method, register
+from heal.methods.contrast import moved, plausible
+from heal.methods.counting import CountingRuntime
+
+Bucket = Literal["low", "high", "all"]
+Divergence = Literal["js", "release"]
+
+
+@register
+@dataclass(frozen=True)
+class DoLa(Method):
+    """At every step the layer that disagrees most with the last one is contrasted with it."""
+
+    name: ClassVar[str] = "dola"
+    summary: ClassVar[str] = "contrasts the last layer with an earlier one"
+    paper: ClassVar[str] = "DoLa: Decoding by Contrasting Layers Improves Factuality in LLMs (ICLR 2024)"
+
+    bucket: Bucket = "low"
+    """Candidate layers: every second one of the lower half (for long answers), of the upper half, or of all."""
+
+    layers: tuple[int, ...] | None = None
+    """Candidate layers themselves: 0 is the embedding, i the output of block i. None: the bucket's."""
+
+    strength: float = 1.0
+    """Weight of the earlier layer's log-probability. 0: none."""
+
+    relative_top: float = 0.1
+    """Only tokens with this share of the likeliest one's probability. 0: all."""
+
+    divergence: Divergence = "js"
+    """How disagreement is measured: Jensen–Shannon as the paper says, or as the released code computes it."""
+
+    def __post_init__(self) -> None:
+        for field, allowed in (("bucket", get_args(Bucket)), ("divergence", get_args(Divergence))):
+            if getattr(self, field) not in allowed:
+                raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
+        if not self.strength >= 0:
+            raise ConfigError(f"strength must be 0 or more, not {self.strength}")
+        if not 0 <= self.relative_top <= 1:
+            raise ConfigError(f"relative_top must lie between 0 and 1, not {self.relative_top}")
+        if self.layers is not None and (not self.layers or min(self.layers) < 0):
+            raise ConfigError(f"layers must name at least one layer from 0 on, not {self.layers}")
+
+    def candidates(self, layout: Layout) -> tuple[int, ...]:
+        """Which layers may be contrasted with the last in this model."""
+        count = len(layout.layers)
+        if self.layers is not None:
+            if max(self.layers) >= count:
+                raise ConfigError(f"layers names layer {max(self.layers)}: below the last there are 0 to {count - 1}")
+            return self.layers
+        half = count // 2
+        # with tied embeddings the embedding itself predicts the token that was just read
+        tied = bool(getattr(layout.model.config, "tie_word_embeddings", False))
+        low = range(2 if tied else 0, half if count <= 40 else 20, 2)
+        high = range(half if count <= 40 else count - 20, count, 2)
+        found = {"low": (*low,), "high": (*high,), "all": (*low, *high)}[self.bucket]
+        if not found:
+            raise ConfigError(f"a model of {count} layers has no {self.bucket} candidates: name some with layers")
+        return found
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        return _DoLaRuntime(self, layout)
+
+
+def disagreement(
+    last: Float[Tensor, "rows vocabulary"], early: Float[Tensor, "layers rows vocabulary"], kind: Divergence
+) -> Float[Tensor, "layers rows"]:
+    """Between log-probabilities. `release` has the arguments of the divergence the other way round: KL(M‖·)."""
+    middle = torch.log((last.exp() + early.exp()) / 2)
+    if kind == "js":
+        return ((last.exp() * (last - middle)).sum(-1) + (early.exp() * (early - middle)).sum(-1)) / 2
+    weight = middle.exp()
+    return ((weight * (middle - last)).sum(-1) + (weight * (middle - early)).sum(-1)) / 2
+
+
+class _DoLaRuntime(CountingRuntime):
+    needs_picture = False
+
+    def __init__(self, config: DoLa, layout: Layout) -> None:
+        super().__init__()
+        self.config = config
+        self.candidates = config.candidates(layout)
+        self.head = layout.model.get_output_embeddings()
+        self._streams: dict[int, Tensor] = {}
+
+    def wants_stream(self, generation: Generation, layer: int) -> bool:
+        return layer in self.candidates and self.config.strength > 0
+
+    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
+        # what enters block i (from 0 on) is the output of block i (from 1 on)
+        self._streams[layer] = hidden[:, -1]
+
+    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        config = self.config
+        if config.strength == 0 and config.relative_top == 0:
+            return logits
+        last = logits.log_softmax(-1)
+        scores = last
+        if config.strength > 0:
+            hidden = torch.stack([self._streams.pop(layer).to(logits.device) for layer in self.candidates])
+            early = self.head(hidden).float().log_softmax(-1)
+            chosen = disagreement(last, early, config.divergence).argmax(0)
+            rows = torch.arange(logits.shape[0], device=logits.device)
+            scores = last - config.strength * early[chosen, rows]
+        scores = plausible(scores, logits, config.relative_top)
+        generation.data.tally.add(moved(scores, logits).unsqueeze(1))
+        return scores

@@ -1,0 +1,141 @@
+"""MemVR: when a middle layer is unsure, the picture is looked at once more, through the feed-forward block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heal.analysis.split import TINY, VISUAL
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Method, register
+from heal.methods.counting import CountingRuntime
+
+Activation = Literal["none", "silu"]
+TOP = 10
+
+
+@register
+@dataclass(frozen=True)
+class MemVR(Method):
+    """The first unsure layer of a pass gets the visual features mixed into the next feed-forward output."""
+
+    name: ClassVar[str] = "memvr"
+    summary: ClassVar[str] = "mixes the picture in again where a middle layer is unsure"
+    paper: ClassVar[str] = "Look Twice Before You Answer: Memory-Space Visual Retracing (ICML 2025)"
+
+    ratio: float = 0.12
+    """Share of the visual memory in the output. 0: none. Published: 0.12 to 0.32, by the task."""
+
+    threshold: float = 0.75
+    """Entropy of the ten likeliest tokens, in units of the largest possible, from which a layer is unsure."""
+
+    start: int | None = None
+    """Layers after this one may be unsure. None: 5 of every 32."""
+
+    end: int | None = None
+    """Layers before this one may be unsure. None: 16 of every 32."""
+
+    activation: Activation = "none"
+    """Of the products with the visual memory: none (as released for LLaVA) or silu (as released for Qwen)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ConfigError(f"ratio must lie between 0 and 1, not {self.ratio}")
+        if not self.threshold >= 0:
+            raise ConfigError(f"threshold must be 0 or more, not {self.threshold}")
+        if self.activation not in get_args(Activation):
+            raise ConfigError(f"activation cannot be {self.activation!r}: choose none or silu")
+
+    def watched(self, count: int) -> range:
+        """Layers (from 0 on) after which the model may be unsure; the next one is changed."""
+        start = round(5 / 32 * count) if self.start is None else self.start
+        end = max(start + 2, round(16 / 32 * count)) if self.end is None else self.end
+        found = range(start + 1, min(end, count - 1))
+        if not found:
+            raise ConfigError(f"between start {start} and end {end} a model of {count} layers has none to watch")
+        return found
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        return _MemVRRuntime(self, layout)
+
+
+def uncertainty(logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
+    """Entropy of the ten likeliest tokens among themselves, 0 to 1."""
+    top = logits.topk(min(TOP, logits.shape[-1]), dim=-1).values.log_softmax(-1)
+    return -(top.exp() * top).sum(-1) / math.log(top.shape[-1])
+
+
+def retraced(
+    hidden: Float[Tensor, "rows positions dim"],
+    output: Float[Tensor, "rows positions dim"],
+    memory: Float[Tensor, "rows visual dim"],
+    valid: Bool[Tensor, "rows positions"],
+    ratio: float,
+    activation: Activation,
+) -> Float[Tensor, "rows positions dim"]:
+    """(1 − ρ)·FFN(x) + ρ·a at the scale of FFN(x), a = (xVᵀ)V; padding does not count in the scale."""
+    keys = hidden @ memory.transpose(1, 2)
+    again = (torch.nn.functional.silu(keys) if activation == "silu" else keys) @ memory
+    weight = valid.unsqueeze(-1).to(output.dtype)
+    sizes = [(x.abs() * weight).sum(dim=(1, 2), keepdim=True) for x in (output, again)]
+    return (1 - ratio) * output + ratio * sizes[0] / sizes[1].clamp(min=TINY) * again
+
+
+class _MemVRRuntime(CountingRuntime):
+    neutral: ClassVar[Mapping[str, float]] = {"ratio": 0.0}
+    changes_mlp = True
+    idle = "no watched layer was unsure, or the ratio is 0"
+
+    def __init__(self, config: MemVR, layout: Layout) -> None:
+        super().__init__()
+        self.config = config
+        self.watched = config.watched(len(layout.layers))
+        self.norm, self.head = layout.decoder.norm, layout.model.get_output_embeddings()
+        self._now: Tensor | None = None
+        self._done: Tensor | None = None
+
+    def before(self, generation: Generation) -> None:
+        self._now = self._done = None
+
+    def wants_stream(self, generation: Generation, layer: int) -> bool:
+        remember = layer == 0 and generation.phase == "prompt"
+        return self.config.ratio > 0 and (remember or layer - 1 in self.watched)
+
+    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
+        if layer == 0:
+            generation.data.rows |= _memory(hidden, generation)
+            return
+        # what enters a layer is what the one before it said
+        unsure = uncertainty(self.head(self.norm(hidden[:, -1])).float()) > self.config.threshold
+        unsure &= generation.data.rows["seen"].to(unsure.device)
+        self._now = unsure if self._done is None else unsure & ~self._done
+        self._done = self._now if self._done is None else self._done | self._now
+
+    def fed(self, generation: Generation, layer: int, hidden: Tensor, output: Tensor) -> Tensor:
+        if self._now is None or layer - 1 not in self.watched or not bool(self._now.any()):
+            return output
+        memory = generation.data.rows["memory"].to(hidden.device, torch.float32)
+        valid = generation.valid(hidden.shape[1]).to(hidden.device)
+        mixed = retraced(hidden.float(), output.float(), memory, valid, self.config.ratio, self.config.activation)
+        return torch.where(self._now[:, None, None].to(output.device), mixed.to(output.dtype), output)
+
+    def after(self, generation: Generation) -> None:
+        if self._done is not None:
+            generation.data.tally.add(self._done.float().unsqueeze(1) * self.config.ratio)
+
+
+def _memory(hidden: Tensor, generation: Generation) -> dict[str, Any]:
+    """The visual features as the first layer meets them, row by row, zeros behind the shorter ones."""
+    visual = generation.owners[:, -hidden.shape[1] :] == VISUAL
+    rows = [hidden[r][visual[r]] for r in range(hidden.shape[0])]
+    memory = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return {"memory": memory, "seen": visual.any(1)}

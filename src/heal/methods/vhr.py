@@ -1,0 +1,110 @@
+"""VHR: heads that react to the picture speak louder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heal.engine.branches import Branch, Prompt
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods.base import Method, register
+from heal.methods.counting import CountingRuntime
+
+TEXT = "text"
+
+
+@register
+@dataclass(frozen=True)
+class VHR(Method):
+    """The half of the heads whose output changes most when the picture is taken away is scaled up."""
+
+    name: ClassVar[str] = "vhr"
+    summary: ClassVar[str] = "scales up the heads that react to the picture"
+    paper: ClassVar[str] = "Cracking the Code of Hallucination: Vision-aware Head Divergence (ACL 2025)"
+
+    alpha: float = 2.0
+    """Factor of the chosen heads' outputs. 1: none. From 4 on models collapse, by the paper's own table."""
+
+    layers: tuple[int, ...] | None = None
+    """Layers whose heads are chosen from. None: layer 1 and the last 14 of every 32."""
+
+    outliers: bool = True
+    """Leave out heads that diverge and speak loudly without a picture, both beyond one standard deviation."""
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha must be more than 0, not {self.alpha}")
+        if self.layers is not None and (not self.layers or min(self.layers) < 0):
+            raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
+
+    def chosen_layers(self, count: int) -> frozenset[int]:
+        if self.layers is not None:
+            if max(self.layers) >= count:
+                raise ConfigError(f"layers names layer {max(self.layers)}, but the model has {count}")
+            return frozenset(self.layers)
+        return frozenset({min(1, count - 1), *range(count - max(1, round(14 / 32 * count)), count)})
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        return _VHRRuntime(self, self.chosen_layers(len(layout.layers)))
+
+
+def reacting_heads(
+    seen: Float[Tensor, "rows heads dim"], blind: Float[Tensor, "rows heads dim"], outliers: bool
+) -> Bool[Tensor, "rows heads"]:
+    """Heads whose divergence with and without the picture is above the layer's median."""
+    divergence = torch.linalg.vector_norm(seen.float() - blind.float(), dim=-1)
+    if outliers:
+        loud = blind.float().square().sum(-1)
+        both = _beyond(divergence) & _beyond(loud) & (divergence.std(-1, keepdim=True) > 1)
+        divergence = divergence.masked_fill(both, 0.0)
+    return divergence > divergence.quantile(0.5, dim=-1, keepdim=True)
+
+
+def _beyond(values: Tensor) -> Tensor:
+    return values > values.mean(-1, keepdim=True) + values.std(-1, keepdim=True)
+
+
+class _VHRRuntime(CountingRuntime):
+    neutral: ClassVar[Mapping[str, float]] = {"scale": 1.0}
+    changes_heads = True
+    branches = (Branch(TEXT, Prompt.without_pictures, first=True, once=True),)
+    idle = "alpha is 1, or no head reacted to the picture"
+
+    def __init__(self, config: VHR, layers: frozenset[int]) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = layers
+        self._blind: dict[int, Tensor] = {}
+        self._scales: list[Tensor] = []
+
+    def begin(self, generation: Generation) -> None:
+        super().begin(generation)
+        self._blind.clear()
+
+    def before(self, generation: Generation) -> None:
+        self._scales.clear()
+
+    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+        if layer not in self.layers:
+            return outputs
+        if generation.branch:
+            self._blind[layer] = outputs[:, -1]
+            return outputs
+        rows, name = generation.data.rows, f"layer {layer}"
+        if generation.phase == "prompt":
+            chosen = reacting_heads(outputs[:, -1], self._blind.pop(layer), self.config.outliers)
+            rows[name] = torch.where(chosen, self.config.alpha, 1.0)
+        self._scales.append(rows[name])
+        return outputs * rows[name][:, None, :, None].to(outputs.dtype)
+
+    def after(self, generation: Generation) -> None:
+        if not generation.branch:
+            generation.data.tally.add(torch.stack([s.to(self._scales[0].device) for s in self._scales], dim=1))
