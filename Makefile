@@ -4,13 +4,24 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format speed clean
+.PHONY: demo test test-lmms check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# lmms-eval brings some hundred packages: an environment of its own. The torchvision that it takes along is built for
+# CUDA and cannot be imported beside a torch for the CPU; without it everything here works.
+test-lmms: .venv-lmms/.installed
+	OMP_NUM_THREADS=1 .venv-lmms/bin/python -m pytest -q tests/plugins
+
+.venv-lmms/.installed: pyproject.toml constraints.txt
+	test -x .venv-lmms/bin/python || $(PYTHON) -m venv .venv-lmms
+	.venv-lmms/bin/python -m pip install --quiet -c constraints.txt "lmms-eval==0.7.3" -e ".[dev]"
+	.venv-lmms/bin/python -m pip uninstall --quiet --yes torchvision
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -31,4 +42,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo
+	rm -rf $(VENV) .venv-lmms build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo
