@@ -1,11 +1,13 @@
 """Methods against hallucination: one interface, one registry, one file a method."""
 
-from heal.methods.base import Fired, Handle, Method, available, create, parse
+from heal.methods.base import Fired, Handle, Method, available, create
 from heal.methods.beam import Beam
 from heal.methods.dola import DoLa
 from heal.methods.heal import HEAL
 from heal.methods.memvr import MemVR
 from heal.methods.pai import PAI
+from heal.methods.parsing import parse
+from heal.methods.together import Together
 from heal.methods.vcd import VCD
 from heal.methods.vhr import VHR
 
@@ -20,6 +22,7 @@ __all__ = [
     "Handle",
     "MemVR",
     "Method",
+    "Together",
     "available",
     "create",
     "parse",

@@ -24,6 +24,7 @@ class Beam(Method):
     name: ClassVar[str] = "beam"
     summary: ClassVar[str] = "beam search: the likeliest of several answers"
     paper: ClassVar[str] = "transformers' own beam search, with the settings of OPERA (2024)"
+    searches: ClassVar[bool] = True
 
     beams: int = 5
     """Hypotheses that are kept. 1: greedy."""
