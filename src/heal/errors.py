@@ -52,4 +52,4 @@ class RunError(HealError):
 
 
 class HealWarning(UserWarning):
-    """Something is probably not what you want: for example, a run in which nothing was calibrated."""
+    """Something is probably not what you want: for example, a run in which nothing was changed."""

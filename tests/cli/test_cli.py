@@ -325,7 +325,7 @@ def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
     ended = fail(monkeypatch, capsys, "run", picture, PROMPT, "--method", "heal:factor_limit=1", *SHORT)
     assert ended.code == 0
     (line,) = (line for line in ended.err.splitlines() if "warning" in line)
-    assert line.startswith("heal: warning: nothing was calibrated: ")
+    assert line.startswith("heal: warning: nothing was changed: ")
     assert "nothing was changed: every synergy head was at the equilibrium" in ended.err
 
 

@@ -673,7 +673,7 @@ def test_silence_is_said_once_an_attachment(model, method: HEAL, row: Row, reaso
             assert handle.fired.reason.startswith(reason)
     messages = [str(w.message) for w in heard if issubclass(w.category, HealWarning)]
     assert len(messages) == 2
-    assert all(m.startswith(f"nothing was calibrated: {reason}") for m in messages)
+    assert all(m.startswith(f"nothing was changed: {reason}") for m in messages)
 
 
 def test_no_warning_when_something_was_calibrated(model, batch) -> None:

@@ -164,7 +164,7 @@ class Attachment:
         reason = None if self.latest is None else self.runtime.silence(self.latest)
         if reason and not self._warned:
             self._warned = True
-            warnings.warn(f"nothing was calibrated: {reason}", HealWarning, stacklevel=4)
+            warnings.warn(f"nothing was changed: {reason}", HealWarning, stacklevel=4)
 
     # ── one forward pass ──────────────────────────────────────────────────────────────────────────────
 
