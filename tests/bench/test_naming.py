@@ -8,6 +8,8 @@ from heal import HEAL
 from heal.bench import create
 from heal.bench.naming import method_name, methods_from, split, task_name, tasks_from
 from heal.errors import ConfigError
+from heal.methods import Together
+from heal.methods.beam import Beam
 
 
 def test_commas_split_methods_and_options() -> None:
@@ -20,6 +22,9 @@ def test_commas_split_methods_and_options() -> None:
 
 def test_names_can_be_read_again() -> None:
     for method in (None, HEAL(), HEAL(alpha=0.3, calibrate=False, factor_limit=None, mad=float("inf"), layers=(1,))):
+        (again,) = methods_from([method_name(method)]).values()
+        assert again == method
+    for method in (Together((HEAL(alpha=0.3, interval=4), Beam(beams=3))), Beam(beams=2, length_penalty=0.5)):
         (again,) = methods_from([method_name(method)]).values()
         assert again == method
     for task in (create("mini-pope"), create("mini-mme", images=3, subtasks=("count", "color"))):

@@ -93,6 +93,7 @@ def test_the_model_is_found_by_its_name() -> None:
 
 def test_arguments() -> None:
     assert method_from("plain", {}) is None
+    assert method_from("heal:alpha=0.5", {}) == HEAL(alpha=0.5)
     given = {"alpha": 0.5, "interval": 5, "calibrate": False, "layers": "8-10", "factor_limit": "none"}
     assert method_from("heal", given) == HEAL(
         alpha=0.5, interval=5, calibrate=False, layers=(8, 9, 10), factor_limit=None

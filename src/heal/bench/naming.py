@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from heal.bench import catalogue
 from heal.bench.task import Task
 from heal.errors import ConfigError
-from heal.methods import Method, parse
+from heal.methods import Method, Together, parse
 
 PLAIN = "plain"
 
@@ -76,6 +76,9 @@ def task_name(task: Task) -> str:
 
 
 def method_name(method: Method | None) -> str:
+    """As `parse` reads it."""
+    if isinstance(method, Together):
+        return "+".join(map(method_name, method.parts))
     return PLAIN if method is None else _name(method.name, method)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heal.errors import ConfigError, TraceError
+from heal.plain import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,13 +93,4 @@ def save_trace(trace: Trace, path: Path) -> None:
 
 
 def emit(value: dict[str, Any]) -> None:
-    print(json.dumps(_plain(value), ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has neither NaN nor infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+    print(json.dumps(plain(value), ensure_ascii=False))

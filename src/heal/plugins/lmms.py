@@ -107,6 +107,8 @@ def method_from(name: str, options: Mapping[str, Any]) -> Method | None:
         if options:
             raise ConfigError(f"the plain model has no option {', '.join(options)}: give a method")
         return None
+    if not options:
+        return parse(name)
     words = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
     return parse(f"{name}:" + ",".join(f"{key}={value}" for key, value in words.items()))
 
