@@ -9,6 +9,7 @@ import typer
 
 from heal.cli.analyze import analyze
 from heal.cli.calibrate import calibrate
+from heal.cli.compare import compare
 from heal.cli.data import app as data
 from heal.cli.evaluate import evaluate
 from heal.cli.lists import lists
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(analyze)
 app.command()(calibrate)
+app.command()(compare)
 app.command()(speed)
 app.command("eval")(evaluate)
 app.command("list")(lists)

@@ -1,0 +1,90 @@
+"""`heal compare`: methods side by side on the same samples, as a table and a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, emit, load
+from heal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heal.experiments.comparison import Line
+
+KNOWN = ("pope", "chair", "mme")
+
+
+def compare(
+    out: Annotated[Path, typer.Option(help="The folder of the run, its table and its picture.")],
+    model: Model = EMBEDDED,
+    tasks: Annotated[str, typer.Option(help="Any of pope, chair, mme, by commas.")] = "pope,chair,mme",
+    methods: Annotated[
+        str, typer.Option(help="`all`: every method with its published defaults. Or methods as in `heal eval`.")
+    ] = "all",
+    images: Annotated[int, typer.Option(min=1, help="Pictures a task in the miniature world.")] = 500,
+    distribution: Annotated[str, typer.Option(help="Of the miniature world: natural or counter.")] = "natural",
+    split: Annotated[str, typer.Option(help="Of the miniature world: test, or validation to choose with.")] = "test",
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of official data, in the place of the miniature world.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the bootstrap.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 32,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
+    as_json: AsJson = False,
+    dtype: Dtype = "auto",
+    device: Device = None,
+) -> None:
+    """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
+    from heal.bench.naming import methods_from, tasks_from
+    from heal.bench.runner import Settings, run
+    from heal.cli.evaluate import bar
+    from heal.experiments.comparison import csv_rows, lines, markdown, published
+
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise ConfigError(f"there is no task {unknown[0]!r} to compare on: choose from {', '.join(KNOWN)}")
+    options = f"images={images},distribution={distribution},split={split}"
+    texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
+    chosen = published() if methods == "all" else methods_from([methods])
+    vlm = load(model, dtype, device)
+    settings = Settings(limit, seed, batch_size)
+    with bar(True) as watch:
+        summary = run(vlm, tasks_from(texts, data), chosen, out, settings, resume=resume, watch=watch)
+    table = lines(summary)
+    write(table, out)
+    if as_json:
+        return emit({"run": str(out), "rows": csv_rows(table)})
+    print(markdown(table), end="")
+    print("differences to the first method in brackets; * its 95 % interval excludes zero")
+    print(f"table: {out / 'table.md'}, {out / 'table.csv'}; picture: {out / 'quality-cost.png'}")
+
+
+def write(table: list[Line], folder: Path) -> None:
+    """The table as Markdown and CSV, and quality against cost as a picture."""
+    import pandas as pd
+
+    from heal.experiments.comparison import csv_rows, markdown
+    from heal.plots.cost import Point, quality_against_cost
+    from heal.plots.figure import save
+
+    (folder / "table.md").write_text(markdown(table))
+    pd.DataFrame(csv_rows(table)).to_csv(folder / "table.csv", index=False)
+    panels: dict[str, list[Point]] = {}
+    for heading in ("POPE F1", "CHAIR_s ↓", "Recall", "MME"):
+        points = [
+            Point(line.method, 1.0 if math.isnan(line.time_ratio) else line.time_ratio, *_bounds(line, heading))
+            for line in table
+            if heading in line.figures
+        ]
+        if points:
+            panels[heading] = points
+    save(quality_against_cost(panels), folder / "quality-cost.png")
+
+
+def _bounds(line: Line, heading: str) -> tuple[float, float, float]:
+    found = line.figures[heading]
+    return found.value, found.low, found.high

@@ -1,0 +1,131 @@
+"""Methods side by side, in the shape of the paper's main table: quality, Recall, Length, yes-ratio, cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from heal.bench.bootstrap import Interval
+from heal.bench.summary import Row, Summary
+from heal.methods import HEAL, PAI, VCD, VHR, Beam, DoLa, MemVR, Method, available
+
+STRENGTHS: Mapping[str, tuple[Method, ...]] = {
+    "beam": tuple(Beam(n) for n in (2, 3, 5, 8)),
+    "dola": (DoLa(strength=0.25), DoLa(strength=0.5), DoLa(), DoLa(bucket="high")),
+    "heal": tuple(HEAL(alpha=a) for a in (0.4, 0.5, 0.6, 0.7)),
+    "memvr": tuple(MemVR(ratio=r) for r in (0.06, 0.12, 0.2, 0.3)),
+    "pai": (PAI(alpha=0.1), PAI(alpha=0.2), PAI(alpha=0.5), PAI(alpha=0.5, gamma=1.0)),
+    "vcd": tuple(VCD(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),
+    "vhr": tuple(VHR(alpha=a) for a in (1.25, 1.5, 2.0, 2.5)),
+}
+"""Four settings of each method: the same budget for all, when strengths are chosen on the validation split."""
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("pope", "f1", "POPE F1"),
+    ("pope", "accuracy", "POPE acc."),
+    ("pope", "yes_ratio", "yes %"),
+    ("chair", "chair_s", "CHAIR_s ↓"),
+    ("chair", "chair_i", "CHAIR_i ↓"),
+    ("chair", "recall", "Recall"),
+    ("chair", "len", "Len"),
+    ("mme", "total", "MME"),
+)
+"""Task, figure and heading."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in the table."""
+
+    method: str
+    figures: Mapping[str, Interval]
+    """By heading."""
+    differences: Mapping[str, Interval]
+    """To the first method, paired; empty for the first."""
+    time_ratio: float
+    memory: int
+    fired: bool | None
+    """None for the plain model."""
+
+
+def published() -> dict[str, Method | None]:
+    """Every method with its published defaults, the plain model first."""
+    return {"plain": None} | {name: kind() for name, kind in available().items()}
+
+
+def lines(summary: Summary) -> list[Line]:
+    """One line a method, from a run of any of POPE, CHAIR and MME, official or in miniature."""
+    methods = list(dict.fromkeys(row.method for row in summary.rows))
+    return [_line(method, [row for row in summary.rows if row.method == method]) for method in methods]
+
+
+def _line(method: str, rows: Sequence[Row]) -> Line:
+    by_task = {row.task.partition(":")[0].removeprefix("mini-"): row for row in rows}
+    known = [(by_task[task], figure, heading) for task, figure, heading in COLUMNS if task in by_task]
+    ratios = [row.time_ratio for row in rows if not math.isnan(row.time_ratio)]
+    return Line(
+        method,
+        {heading: row.figures[figure] for row, figure, heading in known if figure in row.figures},
+        {
+            heading: row.differences[figure]
+            for row, figure, heading in known
+            if row.differences and figure in row.differences
+        },
+        max(ratios, default=math.nan),
+        max((row.memory for row in rows), default=0),
+        None if all(row.fired is None for row in rows) else any(row.fired for row in rows),
+    )
+
+
+def best(summary: Summary, task: str, settings: Sequence[str]) -> str:
+    """The setting with the best headline on a task: to be asked of a validation run only."""
+    rows = [row for row in summary.rows if row.task == task and row.method in settings]
+    sign = 1 if rows[0].higher_is_better else -1
+    return max(rows, key=lambda row: sign * row.figures[row.headline].value).method
+
+
+def markdown(table: Sequence[Line]) -> str:
+    headings = list(dict.fromkeys(h for line in table for h in line.figures))
+    out = [
+        f"| method | {' | '.join(headings)} | time ratio | memory | fired |",
+        f"|---|{'---|' * (len(headings) + 3)}",
+    ]
+    for line in table:
+        cells = [_cell(line, heading) for heading in headings]
+        fired = "–" if line.fired is None else "yes" if line.fired else "**no**"
+        ratio = "–" if math.isnan(line.time_ratio) else f"{line.time_ratio:.2f}"
+        out.append(f"| {line.method} | {' | '.join(cells)} | {ratio} | {line.memory / 2**20:,.0f} MiB | {fired} |")
+    return "\n".join(out) + "\n"
+
+
+def _cell(line: Line, heading: str) -> str:
+    """A figure; the difference to the first method beside it, with a star if its interval excludes zero."""
+    if heading not in line.figures:
+        return "–"
+    text = f"{line.figures[heading].value:.1f}"
+    difference = line.differences.get(heading)
+    if difference is None:
+        return text
+    return f"{text} ({difference.value:+.1f}{'*' if difference.excludes_zero else ''})"
+
+
+def csv_rows(table: Sequence[Line]) -> list[dict[str, object]]:
+    """Every figure with its interval, one row a method and figure."""
+    return [
+        {
+            "method": line.method,
+            "figure": heading.removesuffix(" ↓"),
+            "value": value.value,
+            "low": value.low,
+            "high": value.high,
+            "difference": difference.value if (difference := line.differences.get(heading)) else None,
+            "difference_low": difference.low if difference else None,
+            "difference_high": difference.high if difference else None,
+            "time_ratio": line.time_ratio,
+            "memory": line.memory,
+            "fired": line.fired,
+        }
+        for line in table
+        for heading, value in line.figures.items()
+    ]

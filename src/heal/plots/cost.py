@@ -1,0 +1,37 @@
+"""What quality costs: one point a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from heal.plots import figure as figures
+
+
+@dataclass(frozen=True)
+class Point:
+    method: str
+    cost: float
+    value: float
+    low: float
+    high: float
+
+
+def quality_against_cost(panels: Mapping[str, Sequence[Point]]) -> Figure:
+    """One panel a figure of merit; the time of a token, as a ratio to the plain model, across."""
+    figure = figures.new(4.6 * len(panels), 3.8)
+    for (name, points), axes in zip(panels.items(), figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        for point in points:
+            ours = point.method.startswith("heal")
+            error = [[max(point.value - point.low, 0)], [max(point.high - point.value, 0)]]
+            axes.errorbar(
+                point.cost, point.value, yerr=error, fmt="o", color="#3b74c9" if ours else "#666666", capsize=2
+            )
+            axes.annotate(
+                point.method, (point.cost, point.value), xytext=(5, 4), textcoords="offset points", fontsize=8
+            )
+        axes.set(title=name, xlabel="time of a token, ratio to plain")
+        axes.grid(alpha=0.25)
+    return figure

@@ -1,0 +1,30 @@
+import csv
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from heal.cli.app import app
+from heal.errors import ConfigError
+
+
+def test_a_table_and_a_picture(tmp_path):
+    out = tmp_path / "run"
+    arguments = ["compare", "--model", "random", "--tasks", "pope,chair", "--images", "1", "--out", str(out)]
+    result = CliRunner().invoke(app, [*arguments, "--methods", "plain,heal:alpha=0.3,beam:beams=2"])
+    assert result.exit_code == 0, result.output
+    assert "| heal:alpha=0.3 |" in result.stdout
+    assert (out / "table.md").read_text() in result.stdout
+    with (out / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {"plain", "heal:alpha=0.3", "beam:beams=2"}
+    assert {"POPE F1", "CHAIR_s", "Recall", "Len"} <= {row["figure"] for row in rows}
+    with Image.open(out / "quality-cost.png") as image:
+        assert image.size[0] > 300
+
+
+def test_an_unknown_task_is_named(tmp_path):
+    result = CliRunner().invoke(app, ["compare", "--tasks", "pope,pops", "--out", str(tmp_path / "x")])
+    assert isinstance(result.exception, ConfigError)
+    with pytest.raises(ConfigError, match="'pops'"):
+        raise result.exception
