@@ -13,6 +13,7 @@ from heal.cli.compare import compare
 from heal.cli.data import app as data
 from heal.cli.evaluate import evaluate
 from heal.cli.lists import lists
+from heal.cli.report import report
 from heal.cli.run import run
 from heal.cli.score import app as score
 from heal.cli.speed import speed
@@ -36,6 +37,7 @@ app.command()(run)
 app.command()(analyze)
 app.command()(calibrate)
 app.command()(compare)
+app.command()(report)
 app.command()(speed)
 app.command("eval")(evaluate)
 app.command("list")(lists)
