@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from heal import HEAL, Fired
+from heal import Fired, Method
 from heal.errors import HealWarning
 from tests import zoo
 from tests.zoo import Row
@@ -68,7 +68,7 @@ def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[st
 def generate(
     model: PreTrainedModel,
     batch: dict[str, Tensor],
-    method: HEAL | None = None,
+    method: Method | None = None,
     trace: bool = True,
     new: int = NEW,
     **options: Any,
@@ -82,7 +82,7 @@ def generate(
             output = model.generate(**batch, **options)
     state = handle.attachment.latest.data
     rows = tuple(handle.row([row] * new) for row in range(output.logits[0].shape[0]))
-    return _run(output, new, tuple(state.records) if state else (), handle.fired, rows)
+    return _run(output, new, tuple(getattr(state, "records", ())), handle.fired, rows)
 
 
 def _run(output: Any, new: int, *told: Any) -> Run:
@@ -92,7 +92,7 @@ def _run(output: Any, new: int, *told: Any) -> Run:
 @cache
 def run(
     name: str,
-    method: HEAL | None = None,
+    method: Method | None = None,
     rows: tuple[Row, ...] = ROWS,
     causal: bool = False,
     seed: int | None = None,
@@ -102,3 +102,17 @@ def run(
     if seed is not None:
         torch.manual_seed(seed)
     return generate(model_of(name), inputs_of(name, rows, causal), method, **options)
+
+
+def footprint(model: PreTrainedModel) -> Any:
+    """Whatever attaching could leave behind."""
+    hooks = {
+        name: [len(vars(module)[kind]) for kind in vars(module) if kind.endswith("_hooks")]
+        for name, module in model.named_modules()
+    }
+    configs = {
+        name: module.config._attn_implementation
+        for name, module in model.named_modules()
+        if hasattr(module, "config")
+    }
+    return hooks, configs, {name: set(vars(module)) for name, module in model.named_modules()}

@@ -35,6 +35,7 @@ from tests.laws.conftest import (
     WINDOW,
     Run,
     build,
+    footprint,
     generate,
     inputs_of,
     model_of,
@@ -649,20 +650,6 @@ def test_text_alone_is_the_plain_model_and_says_so_once(name: str) -> None:
     assert len([warning for warning in caught if issubclass(warning.category, HealWarning)]) == 1
     assert handle.fired.changes == handle.fired.steps == 0
     assert "no visual tokens" in handle.fired.reason
-
-
-def footprint(model: PreTrainedModel) -> Any:
-    """Whatever attaching could leave behind."""
-    hooks = {
-        name: [len(vars(module)[kind]) for kind in vars(module) if kind.endswith("_hooks")]
-        for name, module in model.named_modules()
-    }
-    configs = {
-        name: module.config._attn_implementation
-        for name, module in model.named_modules()
-        if hasattr(module, "config")
-    }
-    return hooks, configs, set(vars(model))
 
 
 @every_model

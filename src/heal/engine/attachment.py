@@ -128,6 +128,7 @@ class Attachment:
             if not self._busy.acquire(blocking=False):
                 raise AttachmentError("this model is generating in another thread: give each thread its own model")
             try:
+                self._encoder.taken()  # a call that failed may have left some
                 if self.model.device.type != "cpu":
                     # generate() compiles a model with a static cache by itself, which would trace our hooks
                     kwargs.setdefault("disable_compile", True)
@@ -203,7 +204,7 @@ class Attachment:
 
     def _start_branches(self, generation: Generation, prompt: Prompt) -> None:
         for branch in self.runtime.branches:
-            if branch.name in generation.running:
+            if generation.length > prompt.ids.shape[1]:
                 raise UnsupportedError("a second turn on one cache has no second branch yet: start with a new cache")
             running = Running(branch, prompt, self.runtime.sets)
             if branch.first:

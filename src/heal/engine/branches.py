@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -178,6 +179,7 @@ class EncoderWatch:
     def __init__(self, model: Any) -> None:
         self.base = model.base_model
         self.calls: dict[str, Encoding] = {}
+        self._inside = False
 
     def install(self, replace: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         for modality in ("image", "video"):
@@ -191,14 +193,24 @@ class EncoderWatch:
         def encode(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             arguments = {k: v for k, v in given.items() if k != "kwargs"} | dict(given.get("kwargs", {}))
-            encoded = original(*args, **kwargs)
-            if any(name.startswith("pixel_values") and value is not None for name, value in arguments.items()):
-                self.calls[modality] = Encoding(modality, original, arguments, _count(encoded))
+            outermost, encoded = not self._inside, self._within(original, *args, **kwargs)
+            pixels = any(name.startswith("pixel_values") and value is not None for name, value in arguments.items())
+            if outermost and pixels:
+                again = partial(self._within, original)
+                self.calls[modality] = Encoding(modality, again, arguments, _count(encoded))
             return encoded
 
         # generate() looks at the names of the arguments
         encode.__signature__ = signature  # type: ignore[attr-defined]
         return encode
+
+    def _within(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Some models encode videos by way of images: that is one call, not two."""
+        before, self._inside = self._inside, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside = before
 
     def taken(self) -> tuple[Encoding, ...]:
         """What was encoded since the last time."""

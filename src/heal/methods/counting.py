@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
+from heal.analysis.split import VISUAL
 from heal.engine.generation import Generation
 from heal.engine.runtime import Runtime
 from heal.methods.base import Tally
@@ -23,6 +25,11 @@ class RowState:
     def select(self, rows: list[int]) -> None:
         for name, value in self.rows.items():
             self.rows[name] = value.index_select(0, torch.tensor(rows, device=value.device))
+
+
+def seeing(generation: Generation) -> Bool[Tensor, " rows"]:
+    """Rows with a picture: in a mixed batch the others stay as they would be alone."""
+    return (generation.owners == VISUAL).any(1)
 
 
 class CountingRuntime(Runtime):

@@ -19,7 +19,7 @@ from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
 from heal.methods.contrast import moved, plausible
-from heal.methods.counting import CountingRuntime
+from heal.methods.counting import CountingRuntime, seeing
 
 Preset = Literal["paper", "release"]
 STRENGTHS = {"paper": (0.5, 1.1), "release": (0.2, 1.1)}
@@ -120,6 +120,7 @@ class _PAIRuntime(CountingRuntime):
         if self.config.guidance > 1:
             own, text = logits.log_softmax(-1), others["text"].log_softmax(-1)
             scores = plausible(self.config.guidance * (own - text) + text, logits, self.config.cutoff)
+            scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
         rise = generation.data.rows.get("rise", logits.new_zeros(logits.shape[0])).to(logits.device)
         generation.data.tally.add(rise.unsqueeze(1), moved(scores, logits).unsqueeze(1))
         return scores

@@ -17,7 +17,7 @@ from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
 from heal.methods.contrast import contrast, moved, plausible
-from heal.methods.counting import CountingRuntime
+from heal.methods.counting import CountingRuntime, seeing
 
 Preset = Literal["paper", "release"]
 CUTOFFS = {"paper": 0.1, "release": 0.2}
@@ -78,7 +78,8 @@ def remaining(step: int) -> tuple[float, float]:
 def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
     """Standard normals for pictures, the same for each of them, whatever else is in the batch.
 
-    `sizes` are the grids of pictures whose patches are packed one after the other.
+    `sizes` are the grids of pictures whose patches are packed one after the other. What only fills up a row with
+    fewer pictures than others is all zero and has to stay so: models tell it by that.
     """
     source = Noise(seed, pixels.device)
     if pixels.dim() == 2:
@@ -89,7 +90,7 @@ def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
     if pixels.dim() == 4:
         return source.normal((channels, height), width, 0).expand_as(pixels)
     tiles = [source.normal((channels, height), width, tile) for tile in range(pixels.shape[1])]
-    return torch.stack(tiles).expand_as(pixels)
+    return torch.stack(tiles) * pixels.flatten(2).any(-1)[..., None, None, None]
 
 
 class _VCDRuntime(CountingRuntime):
@@ -115,5 +116,6 @@ class _VCDRuntime(CountingRuntime):
             return logits
         scores = contrast(logits, others["noisy"], config.alpha) if config.alpha > 0 else logits
         scores = plausible(scores, logits, config.cutoff)
+        scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
         generation.data.tally.add(moved(scores, logits).unsqueeze(1))
         return scores

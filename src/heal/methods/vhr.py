@@ -16,7 +16,7 @@ from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
-from heal.methods.counting import CountingRuntime
+from heal.methods.counting import CountingRuntime, seeing
 
 TEXT = "text"
 
@@ -59,13 +59,18 @@ class VHR(Method):
 def reacting_heads(
     seen: Float[Tensor, "rows heads dim"], blind: Float[Tensor, "rows heads dim"], outliers: bool
 ) -> Bool[Tensor, "rows heads"]:
-    """Heads whose divergence with and without the picture is above the layer's median."""
+    """Heads whose divergence with and without the picture is above the layer's median.
+
+    None, where all of it is rounding: a window may end before the picture.
+    """
     divergence = torch.linalg.vector_norm(seen.float() - blind.float(), dim=-1)
+    rounding = 4 * torch.finfo(seen.dtype).eps * torch.linalg.vector_norm(blind.float(), dim=-1)
+    reacts = (divergence > rounding).any(-1, keepdim=True)
     if outliers:
         loud = blind.float().square().sum(-1)
         both = _beyond(divergence) & _beyond(loud) & (divergence.std(-1, keepdim=True) > 1)
         divergence = divergence.masked_fill(both, 0.0)
-    return divergence > divergence.quantile(0.5, dim=-1, keepdim=True)
+    return (divergence > divergence.quantile(0.5, dim=-1, keepdim=True)) & reacts
 
 
 def _beyond(values: Tensor) -> Tensor:
@@ -101,6 +106,8 @@ class _VHRRuntime(CountingRuntime):
         rows, name = generation.data.rows, f"layer {layer}"
         if generation.phase == "prompt":
             chosen = reacting_heads(outputs[:, -1], self._blind.pop(layer), self.config.outliers)
+            # without a picture both passes are the same but for rounding
+            chosen &= seeing(generation).to(chosen.device)[:, None]
             rows[name] = torch.where(chosen, self.config.alpha, 1.0)
         self._scales.append(rows[name])
         return outputs * rows[name][:, None, :, None].to(outputs.dtype)

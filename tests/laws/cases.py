@@ -1,0 +1,37 @@
+"""The methods of the matrix: for each, settings that change nothing and settings that do. One line a method."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from heal import Method
+from heal.methods import PAI, VCD, VHR, Beam, DoLa, MemVR
+from tests.methods import slow
+
+
+@dataclass(frozen=True)
+class Case:
+    neutral: Method
+    active: Method
+    oracle: Callable[..., Any] | None = None
+    """(model, inputs of one row, its tokens, method) -> logits of each token, the slow way."""
+    pictures: bool = True
+    """Whether rows without a picture stay as they are."""
+
+    @property
+    def open(self) -> Method:
+        """With every token allowed, so that a search has something to choose from."""
+        cutoffs = {"beta", "cutoff", "relative_top"} & {f.name for f in fields(self.active)}
+        return replace(self.active, **dict.fromkeys(cutoffs, 0.0))
+
+
+CASES = {
+    "beam": Case(Beam(beams=1), Beam(beams=3), pictures=False),
+    "dola": Case(
+        DoLa(strength=0.0, relative_top=0.0, layers=(0, 1)), DoLa(layers=(0, 1, 2)), slow.dola, pictures=False
+    ),
+    "memvr": Case(MemVR(ratio=0.0), MemVR(ratio=0.3, threshold=0.0), slow.memvr),
+    "pai": Case(PAI(alpha=0.0, gamma=1.0), PAI(start_layer=1, gamma=1.5), slow.pai),
+    "vcd": Case(VCD(alpha=0.0, beta=0.0), VCD(), slow.vcd),
+    "vhr": Case(VHR(alpha=1.0), VHR(layers=(0, 2)), slow.vhr),
+}
