@@ -627,7 +627,7 @@ def test_trace_says_where_it_comes_from(vlm: VLM) -> None:
     answer = ask(vlm, method=method, trace=True)
     trace = answer.trace
     assert trace.text == answer.text
-    assert trace.tokens == tuple(vlm.tokenizer.decode([t]) for t in answer.token_ids)
+    assert "".join(trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
     assert trace.refreshed.tolist() == [step % METHOD.interval == 0 for step in range(NEW)]
     assert trace.config == {"method": "heal", "model": "random", **method.options()}
     assert trace.seed == 9
@@ -668,7 +668,7 @@ def test_trace_of_text_alone_is_empty_but_whole(vlm: VLM) -> None:
     assert answer.token_ids == vlm.generate(None, PROMPTS[0], max_new_tokens=NEW).token_ids
     assert np.isnan(answer.trace.visual).all()
     assert (answer.trace.types == heal.HeadType.UNKNOWN).all()
-    assert answer.trace.tokens == tuple(vlm.tokenizer.decode([t]) for t in answer.token_ids)
+    assert "".join(answer.trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
 
 
 # ── streams ───────────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,20 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
+def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """What each token adds to the text, so that together they are the text.
+
+    A token decoded alone may lose the space before it, and half a character is nothing until the other half comes.
+    """
+    found, before = [], ""
+    for end in range(1, len(ids) + 1):
+        text = tokenizer.decode(list(ids[:end]), clean_up_tokenization_spaces=False)
+        whole = not text.endswith("\ufffd")
+        found.append(text[len(before) :] if whole else "")
+        before = text if whole else before
+    return tuple(found)
+
+
 def build_trace(vlm: VLM, handle: Handle, method: Method, ids: Sequence[int], at: Sequence[int]) -> Trace:
     """The records of the steps at which these tokens were made, each from the row that it was made in."""
     layout = handle.attachment.layout
@@ -49,7 +63,7 @@ def build_trace(vlm: VLM, handle: Handle, method: Method, ids: Sequence[int], at
         types=stacked("types").astype(np.uint8) if records else np.full(shape, HeadType.UNKNOWN, np.uint8),
         refreshed=np.array([r.refreshed for r in records[: len(ids)]] or [False] * len(ids), dtype=bool),
         token_ids=np.array(ids, dtype=np.int64),
-        tokens=tuple(vlm.tokenizer.decode([token]) for token in ids),
+        tokens=pieces(vlm.tokenizer, ids),
         text=vlm.tokenizer.decode(list(ids), skip_special_tokens=True).strip(),
         config={"method": method.name, "model": vlm.name, **method.options(), **handle.runtime.facts()},
         seed=int(getattr(method, "seed", 0)),

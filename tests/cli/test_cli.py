@@ -18,7 +18,12 @@ import heal
 from heal import HEAL, VLM
 from heal.architectures import ARCHITECTURES
 from heal.cli import app as application
+from heal.cli import demo
+from heal.errors import ConfigError
+from heal.experiments.objects import ObjectToken
+from heal.generate import Answer
 from heal.speed import Shape, Speed
+from heal.world import World
 
 NEW = 3
 PROMPT = "describe this image"
@@ -57,7 +62,7 @@ def cli(*args: str) -> Result:
 
 
 def run(picture: str, *args: str) -> Result:
-    return cli("run", picture, PROMPT, "--max-new-tokens", str(NEW), *args)
+    return cli("run", picture, PROMPT, "--model", "random", "--max-new-tokens", str(NEW), *args)
 
 
 # ── heal run ──────────────────────────────────────────────────────────────────────────────────────────
@@ -84,7 +89,8 @@ def test_run_for_a_machine(picture: str) -> None:
     assert tuple(answer["token_ids"]) == expected.token_ids
     assert tuple(answer["logprobs"]) == pytest.approx(expected.logprobs)
     assert (answer["finish"], answer["prompt_tokens"]) == ("length", expected.prompt_tokens)
-    assert answer["fired"] == pytest.approx(vars(expected.fired))
+    assert answer["fired"].pop("sizes") == pytest.approx(dict(expected.fired.sizes))
+    assert answer["fired"] == {k: v for k, v in vars(expected.fired).items() if k != "sizes"}
     assert 0 < answer["first_token_seconds"] <= answer["seconds"]
 
 
@@ -128,23 +134,41 @@ def test_checkpoint(picture: str, saved: str) -> None:
     assert found["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
 
 
-def test_demonstration() -> None:
-    result = cli("run")
+def test_demonstration(tmp_path: Path) -> None:
+    result = cli("run", "--out", str(tmp_path / "demo"))
     lines = result.stdout.splitlines()
-    assert "RANDOM weights" in result.stderr
-    plain, healed = (line.partition(":")[2].split() for line in lines[:2])
-    assert len(plain) == len(healed) == 16
-    assert plain != healed
+    view = World(0, "validation", "counter").scene(demo.SCENE)
+    assert lines[0] == f"picture: {tmp_path / 'demo' / 'scene.png'}"
+    assert lines[1] == f"it shows: {', '.join(sorted(view.objects))}"
+    plain, healed = (next(x for x in lines if x.startswith(f"{name}: ")) for name in ("plain", "heal"))
+    assert plain.partition(":")[2] != healed.partition(":")[2]
+    assert sum(line.startswith("  made up: ") for line in lines) == 2
+    assert sum(line.startswith("  visual share of the synergy heads: ") for line in lines) == 2
     assert "another answer" in result.stdout
-    assert [line.split()[1] for line in lines if line.startswith("  layer")] == [str(i) for i in range(6)]
-    assert sum("token by token, " in line for line in lines) == 2
+    for name in ("scene", "heads", "mix"):
+        with Image.open(tmp_path / "demo" / f"{name}.png") as image:
+            assert image.size[0] > 300
+
+
+def test_made_up_names_are_marked() -> None:
+    token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")))
+    answer = Answer("A dog and two cups near a cup.", (), (), "stop", 1, 1.0, 0.5)
+    assert demo.marked(answer, [token]) == "A dog and two [!cups!] near a [!cup!]."
+    assert demo.marked(answer, []) == answer.text
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(application.app, ["run", "--out", str(tmp_path / "file" / "demo")])
+    assert isinstance(result.exception, ConfigError)
+    assert "cannot be written" in str(result.exception)
 
 
 # ── heal analyze ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def analyze(picture: str, *args: str) -> Result:
-    return cli("analyze", picture, PROMPT, "--max-new-tokens", str(NEW), *args)
+    return cli("analyze", picture, PROMPT, "--model", "random", "--max-new-tokens", str(NEW), *args)
 
 
 def test_analyze(picture: str) -> None:
@@ -345,9 +369,9 @@ def python(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_process_that_ends_well(picture: str) -> None:
-    ended = python("-m", "heal", "run", picture, PROMPT, "--json", "--max-new-tokens", str(NEW))
+    ended = python("-m", "heal", "run", picture, PROMPT, "--model", "random", "--json", "--max-new-tokens", str(NEW))
     assert ended.returncode == 0
-    assert ended.stderr.startswith("model: a tiny LLaVA with RANDOM weights.")
+    assert "RANDOM weights" in ended.stderr
     assert strict(ended.stdout)["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
 
 
