@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,6 +36,8 @@ class Beam(Method):
     def __post_init__(self) -> None:
         if not isinstance(self.beams, int) or self.beams < 1:
             raise ConfigError(f"beams must be a whole number from 1 on, not {self.beams!r}")
+        if not math.isfinite(self.length_penalty):
+            raise ConfigError(f"length_penalty must be a finite number, not {self.length_penalty}")
 
     def generate_options(self) -> dict[str, object]:
         options: dict[str, object] = {"num_beams": self.beams}

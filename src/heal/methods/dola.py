@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -50,7 +51,7 @@ class DoLa(Method):
         for field, allowed in (("bucket", get_args(Bucket)), ("divergence", get_args(Divergence))):
             if getattr(self, field) not in allowed:
                 raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
-        if not self.strength >= 0:
+        if not 0 <= self.strength < math.inf:
             raise ConfigError(f"strength must be 0 or more, not {self.strength}")
         if not 0 <= self.relative_top <= 1:
             raise ConfigError(f"relative_top must lie between 0 and 1, not {self.relative_top}")
@@ -66,7 +67,7 @@ class DoLa(Method):
             return self.layers
         half = count // 2
         # with tied embeddings the embedding itself predicts the token that was just read
-        tied = bool(getattr(layout.model.config, "tie_word_embeddings", False))
+        tied = layout.model.get_output_embeddings().weight is layout.model.get_input_embeddings().weight
         low = range(2 if tied else 0, half if count <= 40 else 20, 2)
         high = range(half if count <= 40 else count - 20, count, 2)
         found = {"low": (*low,), "high": (*high,), "all": (*low, *high)}[self.bucket]

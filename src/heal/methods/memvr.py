@@ -52,6 +52,10 @@ class MemVR(Method):
             raise ConfigError(f"ratio must lie between 0 and 1, not {self.ratio}")
         if not self.threshold >= 0:
             raise ConfigError(f"threshold must be 0 or more, not {self.threshold}")
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ConfigError(f"{name} must be a whole number from 0 on, not {value}")
         if self.activation not in get_args(Activation):
             raise ConfigError(f"activation cannot be {self.activation!r}: choose none or silu")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -52,12 +53,12 @@ class PAI(Method):
     def __post_init__(self) -> None:
         if self.preset not in get_args(Preset):
             raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
-        if not self.strength >= 0:
+        if not 0 <= self.strength < math.inf:
             raise ConfigError(f"alpha must be 0 or more, not {self.alpha}")
-        if not self.guidance >= 1:
+        if not 1 <= self.guidance < math.inf:
             raise ConfigError(f"gamma must be 1 or more, not {self.gamma}")
-        if self.start_layer < 0:
-            raise ConfigError(f"start_layer must be 0 or more, not {self.start_layer}")
+        if not isinstance(self.start_layer, int) or self.start_layer < 0:
+            raise ConfigError(f"start_layer must be a whole number from 0 on, not {self.start_layer}")
         if not 0 <= self.cutoff <= 1:
             raise ConfigError(f"cutoff must lie between 0 and 1, not {self.cutoff}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -51,14 +52,14 @@ class VCD(Method):
     def __post_init__(self) -> None:
         if self.preset not in get_args(Preset):
             raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
-        if not self.alpha >= 0:
+        if not 0 <= self.alpha < math.inf:
             raise ConfigError(f"alpha must be 0 or more, not {self.alpha}")
         if self.beta is not None and not 0 <= self.beta <= 1:
             raise ConfigError(f"beta must lie between 0 and 1, not {self.beta}")
-        if not 0 <= self.noise_step < STEPS:
-            raise ConfigError(f"noise_step must be 0 to {STEPS - 1}, not {self.noise_step}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, not {self.seed}")
+        if self.noise_step not in range(STEPS):
+            raise ConfigError(f"noise_step must be a whole number from 0 to {STEPS - 1}, not {self.noise_step}")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed must be a whole number from 0 on, not {self.seed}")
 
     @property
     def cutoff(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -40,7 +41,7 @@ class VHR(Method):
     """Leave out heads that diverge and speak loudly without a picture, both beyond one standard deviation."""
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
+        if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha must be more than 0, not {self.alpha}")
         if self.layers is not None and (not self.layers or min(self.layers) < 0):
             raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
@@ -64,7 +65,7 @@ def reacting_heads(
     None, where all of it is rounding: a window may end before the picture.
     """
     divergence = torch.linalg.vector_norm(seen.float() - blind.float(), dim=-1)
-    rounding = 4 * torch.finfo(seen.dtype).eps * torch.linalg.vector_norm(blind.float(), dim=-1)
+    rounding = 8 * torch.finfo(seen.dtype).eps * torch.linalg.vector_norm(blind.float(), dim=-1)
     reacts = (divergence > rounding).any(-1, keepdim=True)
     if outliers:
         loud = blind.float().square().sum(-1)
