@@ -21,7 +21,6 @@ PATCH = 12
 GRID = CANVAS // PATCH
 BACKGROUND = len(INDEX)
 END = "</s>"
-SEEN = 0.85  # share of things that notes have
 
 
 def turn(question: str, answer: str) -> str:
@@ -50,37 +49,21 @@ def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:
     return question + str(rng.choice(suffixes))
 
 
-def notes(view: View, rng: np.random.Generator) -> str:
-    """Words for what is there, in disorder, some of it missed: as a list of detections would be."""
-    words: list[str] = []
-    for thing in view.scene.things:
-        if rng.random() < SEEN:
-            words += [thing.category] * (thing.count * int(rng.integers(1, 4)))
-    words += ["."] * int(rng.integers(2, 8))
-    return " ".join(str(word) for word in rng.permutation(words))
-
-
 def document(view: View, rng: np.random.Generator, variant: int) -> str:
-    """Text alone: descriptions, and dialogues that follow a description or a list of notes."""
-    long, kind = view.description(variant), rng.random()
-    if kind < 0.15:
+    """Text alone: a description, or a dialogue in which questions follow a description."""
+    long = view.description(variant)
+    kind = rng.random()
+    if kind < 0.4:
         return long + END
-    if kind < 0.2:
-        return view.caption(variant) + END
     if kind < 0.5:
-        said = turn(str(rng.choice(DESCRIBE)), long)
-        return said if kind < 0.3 else said + _asked(view, rng, variant, 6)
-    known = notes(view, rng)
-    if kind < 0.7:
-        return turn(f"{known}\n{rng.choice(DESCRIBE)}", long)
-    return _asked(view, rng, variant, 8, f"{known}\n")
-
-
-def _asked(view: View, rng: np.random.Generator, variant: int, count: int, before: str = "") -> str:
+        return view.caption(variant) + END
+    if kind < 0.75:
+        return turn(str(rng.choice(DESCRIBE)), long)
     found = view.questions(variant)
-    asked = [found[int(i)] for i in rng.permutation(len(found))[:count]]
-    turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
-    return turn(before + turns[0][0], turns[0][1]) + "".join(turn(*t) for t in turns[1:])
+    asked = [found[int(i)] for i in rng.permutation(len(found))[:4]]
+    return turn(str(rng.choice(DESCRIBE)), long) + "".join(
+        turn(_dressed(q.text, q.topic, rng), q.answer) for q in asked
+    )
 
 
 def patch_labels(view: View) -> tuple[np.ndarray, np.ndarray]:

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heal.world import World
+from heal.world.mentions import mentions
 
 STAGES = ("language", "vision", "align", "projector", "joint")
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
@@ -48,24 +49,24 @@ class Config:
     kv_heads: int = 4
     vision_hidden: int = 128
     pictures: int = 40_000
-    language_steps: int = 2000
+    language_steps: int = 1000
     language_batch: int = 16
     language_length: int = 160
     language_rate: float = 2e-3
     vision_steps: int = 2800
     vision_batch: int = 48
     vision_rate: float = 1e-3
-    align_steps: int = 600
+    align_steps: int = 400
     align_rate: float = 2e-3
     projector_steps: int = 150
     projector_rate: float = 2e-3
-    joint_steps: int = 1200
+    joint_steps: int = 3000
     joint_batch: int = 12
-    joint_rate: float = 6e-4
+    joint_rate: float = 1e-3
     joint_vision: bool = False
     """Whether the tower is tuned in the joint stage."""
     answer_weight: float = 4.0
-    """Weight of yes and no in the loss: they are one token where a description has fifty."""
+    """Weight of yes and no, and of the names of things, in the loss: they are few where words of grammar are many."""
 
 
 class Log:
@@ -284,11 +285,21 @@ class Conversations:
         ids, weights = [self.tokenizer.bos_token_id], [0.0]
         for question, answer in turns:
             asked = self._ids(f"USER: {question} ASSISTANT:")
-            said = [*self._ids(f" {answer}"), self.tokenizer.eos_token_id]
-            ids += asked + said
+            said = self.tokenizer(f" {answer}", add_special_tokens=False, return_offsets_mapping=True)
+            ids += [*asked, *said["input_ids"], self.tokenizer.eos_token_id]
             weights += [0.0] * len(asked)
-            weights += [self.config.answer_weight if t in self.weighted else 1.0 for t in said]
+            weights += [*self._weights(f" {answer}", said["input_ids"], said["offset_mapping"]), 1.0]
         return ids, weights
+
+    def _weights(self, text: str, ids: list[int], offsets: list[tuple[int, int]]) -> list[float]:
+        """What is decided by looking counts more: names of things, yes and no."""
+        names = [(m.start, m.stop) for m in mentions(text)]
+        return [
+            self.config.answer_weight
+            if token in self.weighted or any(start < stop and a < stop and start < b for a, b in names)
+            else 1.0
+            for token, (start, stop) in zip(ids, offsets, strict=True)
+        ]
 
     def _ids(self, text: str) -> list[int]:
         out: list[int] = []
@@ -298,7 +309,7 @@ class Conversations:
 
 
 def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
-    source = Conversations(tokenizer, config, folder, net.config.image_token_id)
+    source, said = Conversations(tokenizer, config, folder, net.config.image_token_id), verdicts(tokenizer)
     wanted = {id(p) for part in stage.parts for p in part.parameters()}
     for parameter in net.parameters():
         parameter.requires_grad_(id(parameter) in wanted)
@@ -309,9 +320,14 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
         mask = (ids != tokenizer.pad_token_id).long()
         logits = net(input_ids=ids, attention_mask=mask, pixel_values=batch["pixels"], use_cache=False).logits
         losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        decided = weights == config.answer_weight
-        right = (logits[:, :-1].flatten(0, 1).argmax(-1) == ids[:, 1:].flatten())[decided].float().mean()
-        return (losses * weights).sum() / weights.sum(), {"yes_no": float(right) if decided.any() else 0.5}
+        truth = ids[:, 1:].flatten()
+        right = (logits[:, :-1].flatten(0, 1).argmax(-1) == truth).float()
+        asked = torch.isin(truth, said) & (weights > 0)
+        named = (weights == config.answer_weight) & ~asked
+        return (losses * weights).sum() / weights.sum(), {
+            "yes_no": float(right[asked].mean()) if asked.any() else 0.5,
+            "names": float(right[named].mean()) if named.any() else 0.0,
+        }
 
     optimise(stage, loss_at)
 
