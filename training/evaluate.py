@@ -2,7 +2,8 @@
 
     python training/evaluate.py RUN [--weights joint-600.pt] [--images 200] [--split validation]
 
-RUN is the folder of train.py. Only the plain model is measured: no mitigation may choose the checkpoint.
+RUN is the folder of train.py; what is found is appended to RUN/scores.jsonl. Only the plain model is measured: no
+mitigation may choose the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from heal.bench.miniature import MiniChair, MiniMme, MiniPope
 from heal.bench.task import Task, figures, unit_counts
 from heal.experiments.drift import separations
 from heal.experiments.objects import describe
+from heal.report.embedded import made_up
 from heal.world import World
-from heal.world.categories import INDEX
-from heal.world.statistics import statistics
 
 
 def load(run: Path, weights: str) -> VLM:
@@ -59,20 +58,9 @@ def scores(task: Task, texts: dict[str, str]) -> dict[str, float]:
 
 def hallucinated(tokens: list[Any], world: World) -> list[dict[str, Any]]:
     """The things most often made up, and how likely the rest of their pictures makes them."""
-    chances: dict[str, list[float]] = {}
-    for t in tokens:
-        if t.first and not t.correct:
-            present = [INDEX[n] for n in world.scene(t.picture).objects]
-            chances.setdefault(t.category, []).append(float(statistics().given(present)[INDEX[t.category]]))
-    base = statistics().weights @ statistics().chances
     return [
-        {
-            "object": name,
-            "times": len(found),
-            "chance_given_the_rest": round(float(np.mean(found)), 3),
-            "chance_anywhere": round(float(base[INDEX[name]]), 3),
-        }
-        for name, found in sorted(chances.items(), key=lambda pair: -len(pair[1]))[:12]
+        {"object": name, "times": times, "given_the_rest": round(given, 3), "anywhere": round(anywhere, 3)}
+        for name, times, given, anywhere in made_up(tokens, world)
     ]
 
 
@@ -87,6 +75,13 @@ def main() -> None:
     torch.set_num_threads(1)
     vlm = load(options.run, options.weights)
     start = time.time()
+
+    def say(**found: Any) -> None:
+        line = {"weights": options.weights, "split": options.split, "images": options.images, **found}
+        with (options.run / "scores.jsonl").open("a") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        print(json.dumps(found, ensure_ascii=False), flush=True)
+
     for distribution in ("natural", "counter"):
         shared = {"images": options.images, "distribution": distribution, "split": options.split}
         tasks: list[Task] = [MiniPope(**shared), MiniChair(**shared), MiniMme(**shared)]
@@ -95,7 +90,7 @@ def main() -> None:
                 continue
             texts = answers(vlm, task)
             found = {k: round(v, 3) for k, v in scores(task, texts).items() if not np.isnan(v)}
-            print(json.dumps({"task": task.name, "distribution": distribution, **found}), flush=True)
+            say(task=task.name, distribution=distribution, **found)
             if isinstance(task, MiniChair):
                 print("\n".join(list(texts.values())[:2]), flush=True)
         if options.only in (None, "drift"):
@@ -104,10 +99,8 @@ def main() -> None:
                 t for ts in describe(vlm, (world.scene(i) for i in range(options.images)), batch=32) for t in ts
             ]
             for row in separations(tokens, resamples=200):
-                print(json.dumps({"distribution": distribution, **vars(row)}, ensure_ascii=False), flush=True)
-            print(json.dumps(hallucinated(tokens, world), ensure_ascii=False), flush=True)
-            counts = Counter(len([t for t in tokens if t.picture == i]) for i in range(options.images))
-            print(json.dumps({"names in a description": dict(sorted(counts.items()))}), flush=True)
+                say(distribution=distribution, **vars(row))
+            say(distribution=distribution, hallucinated=hallucinated(tokens, world))
     print(f"{time.time() - start:.0f} s", flush=True)
 
 
