@@ -266,6 +266,31 @@ def test_branches_refuse_what_they_cannot_follow(method: str) -> None:
     assert not passes
 
 
+@pytest.mark.parametrize("method", ["pai", "vhr"])
+def test_text_only_pass_needs_text(method: str) -> None:
+    batch = inputs_of("llava", (Row(), Row(text_before=0, text_after=0)))
+    with pytest.raises(UnsupportedError, match="add some text"):
+        generate(model_of("llava"), batch, CASES[method].active)
+
+
+@pytest.mark.parametrize("method", ["dola", "memvr"])
+def test_second_turn_goes_on_from_the_first(method: str) -> None:
+    """The pictures of the first turn still count."""
+    model, case = model_of("llava"), CASES[method]
+    options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}
+    with case.active.attach(model) as handle:
+        first = model.generate(**inputs_of("llava", PADDED), **options)
+        ids = torch.cat([first.sequences, torch.tensor([[5, 6], [7, 8]])], 1)
+        mask = torch.nn.functional.pad(inputs_of("llava", PADDED)["attention_mask"], (0, NEW + 2), value=1)
+        given = {"input_ids": ids, "attention_mask": mask, "past_key_values": first.past_key_values}
+        second = model.generate(**given, **options)
+        assert handle.fired.steps == 2 * NEW
+        assert all(handle.row([row] * NEW).steps == NEW for row in range(2))
+    pixels = inputs_of("llava", PADDED)["pixel_values"]
+    plain = model.generate(input_ids=ids, attention_mask=mask, pixel_values=pixels, **options)
+    assert (second.logits[0] - plain.logits[0]).abs().amax(-1).min() > 1e-3
+
+
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
 @answers
 def test_half_precision(name: str, method: str) -> None:

@@ -87,6 +87,8 @@ class Prompt:
         """The same prompt without its visual tokens, padded on the left, at the positions of such a text."""
         visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
         kept = self.mask.bool() & ~visual
+        if not bool(kept.any(1).all()):
+            raise UnsupportedError("without its pictures nothing is left of a prompt: add some text to it")
         width = int(kept.sum(1).max())
         # a stable sort brings what is kept to the right, in its order
         order = kept.long().argsort(dim=1, stable=True)[:, -width:]

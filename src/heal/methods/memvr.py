@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -107,6 +107,11 @@ class _MemVRRuntime(CountingRuntime):
         self._now: Tensor | None = None
         self._done: Tensor | None = None
 
+    def begin(self, generation: Generation) -> None:
+        earlier = {} if generation.data is None else generation.data.rows
+        super().begin(generation)
+        generation.data.rows |= earlier  # the next turn of a conversation sees the pictures of those before
+
     def before(self, generation: Generation) -> None:
         self._now = self._done = None
 
@@ -116,7 +121,7 @@ class _MemVRRuntime(CountingRuntime):
 
     def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
         if layer == 0:
-            generation.data.rows |= _memory(hidden, generation)
+            generation.data.rows = _memory(hidden, generation, generation.data.rows)
             return
         # what enters a layer is what the one before it said
         unsure = uncertainty(self.head(self.norm(hidden[:, -1])).float()) > self.config.threshold
@@ -137,9 +142,11 @@ class _MemVRRuntime(CountingRuntime):
             generation.data.tally.add(self._done.float().unsqueeze(1) * self.config.ratio)
 
 
-def _memory(hidden: Tensor, generation: Generation) -> dict[str, Any]:
+def _memory(hidden: Tensor, generation: Generation, earlier: dict[str, Tensor]) -> dict[str, Tensor]:
     """The visual features as the first layer meets them, row by row, zeros behind the shorter ones."""
     visual = generation.owners[:, -hidden.shape[1] :] == VISUAL
     rows = [hidden[r][visual[r]] for r in range(hidden.shape[0])]
     memory = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return {"memory": memory, "seen": visual.any(1)}
+    if earlier:
+        memory = torch.cat([earlier["memory"], memory], dim=1)
+    return {"memory": memory, "seen": (generation.owners == VISUAL).any(1)}
