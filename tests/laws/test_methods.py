@@ -2,6 +2,7 @@
 
 import warnings
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,15 @@ SCORES = {"output_scores": True}
 SEES = [row.images > 0 for row in ROWS]
 TEXT = (Row(images=0), Row(text_before=7, images=0, salt=1))
 PADDED = ROWS[1:3]  # one image and a long text, two images
-SUBSET = ("llava", "qwen2_5_vl", "gemma3")
+DISTINCT = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2", "idefics3", "paligemma", "gemma3")
+"""Without those that differ from one of these in their language model alone, or hardly."""
 ANSWERS = [name for name in CASES if name != "beam"]
 """Methods that change what is said next, rather than the search among it."""
 
 methods = pytest.mark.parametrize("method", CASES)
 answers = pytest.mark.parametrize("method", ANSWERS)
 every_model = pytest.mark.parametrize("name", zoo.NAMES)
-some_models = pytest.mark.parametrize("name", SUBSET)
+distinct_models = pytest.mark.parametrize("name", DISTINCT)
 
 
 def assert_logits(one: Tensor, other: Tensor, atol: float = 1e-4) -> None:
@@ -98,7 +100,7 @@ def test_beam_is_the_search_of_transformers(name: str) -> None:
     assert out.fired.sizes == {"beams": 2.0}
 
 
-@every_model
+@distinct_models
 @methods
 def test_text_alone(name: str, method: str) -> None:
     """Without a picture there is nothing to do for a method that needs one, and it says so once."""
@@ -132,7 +134,7 @@ def assert_row_alone(name: str, method: Method, rows: tuple[Row, ...], **options
             assert one.sizes == pytest.approx(other.sizes, rel=1e-3, abs=1e-4)
 
 
-@every_model
+@distinct_models
 @answers
 def test_row_alone_equals_row_in_padded_batch(name: str, method: str) -> None:
     assert_row_alone(name, CASES[method].active, rows_of(name)[1:], new=NEW)
@@ -170,8 +172,9 @@ def moving_beams(name: str, method: Method) -> Run:
     pytest.fail("the beams stay where they are")
 
 
-@some_models
-@answers
+@pytest.mark.parametrize(
+    ("name", "method"), [*product(("llava", "qwen2_5_vl"), ANSWERS), ("gemma3", "pai"), ("gemma3", "vcd")]
+)
 def test_every_answer_of_a_search_is_what_it_is_alone(name: str, method: str) -> None:
     """The state of a method and the caches of its branches follow the beams."""
     out = moving_beams(name, CASES[method].open)
@@ -329,8 +332,16 @@ def test_nothing_is_left_behind(name: str, method: str) -> None:
         cache = model.generate(**batch, max_new_tokens=1, return_dict_in_generate=True).past_key_values
     assert footprint(model) == before
     assert not {"reorder_cache", "batch_select_indices", "batch_repeat_interleave"} & set(vars(cache))
+    assert torch.equal(plain_logits.__wrapped__(name), plain)
+
+
+@distinct_models
+@methods
+def test_nothing_is_left_behind_by_an_exception(name: str, method: str) -> None:
+    model, plain = model_of(name), plain_logits(name)
+    before = footprint(model)
     with pytest.raises(Interrupted), CASES[method].active.attach(model):
-        model.generate(**batch, max_new_tokens=2, stopping_criteria=[interrupt])
+        model.generate(**inputs_of(name, ROWS), max_new_tokens=2, stopping_criteria=[interrupt])
     assert footprint(model) == before
     assert torch.equal(plain_logits.__wrapped__(name), plain)
 
