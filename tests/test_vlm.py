@@ -629,7 +629,7 @@ def test_trace_says_where_it_comes_from(vlm: VLM) -> None:
     assert trace.text == answer.text
     assert "".join(trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
     assert trace.refreshed.tolist() == [step % METHOD.interval == 0 for step in range(NEW)]
-    assert trace.config == {"method": "heal", "model": "random", **method.options()}
+    assert trace.config == {"method": "heal", "model": "random", "equilibrium": 0.6, **method.options()}
     assert trace.seed == 9
     assert trace.versions["heal-mllm"] == heal.__version__
     assert trace.versions["torch"] == torch.__version__

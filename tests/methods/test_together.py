@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from heal import HEAL, VLM
-from heal.errors import ConfigError
+from heal.errors import ConfigError, HealWarning
 from heal.methods import VCD, Beam, Together, parse
 
 
@@ -31,7 +31,8 @@ def test_beam_alone_is_generate_with_beams(vlm):
     assert found.token_ids == ask(vlm, None, num_beams=3).token_ids
     assert found.fired.steps == len(found.token_ids)
     assert found.fired.sizes == {"beams": 2.0}
-    greedy = ask(vlm, Beam(1))
+    with pytest.warns(HealWarning, match="one beam is greedy decoding"):
+        greedy = ask(vlm, Beam(1))
     assert greedy.token_ids == ask(vlm, None).token_ids
     assert not greedy.fired
     assert greedy.fired.reason == "one beam is greedy decoding"
