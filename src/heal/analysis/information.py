@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heal.analysis.split import LANGUAGE, TINY, VISUAL, Partial, shares
+from heal.analysis.split import LANGUAGE, LOWEST, TINY, VISUAL, Partial, merge
 
 Measure = Literal["cosine", "l2", "cosine+l2"]
 MEASURES: tuple[str, ...] = get_args(Measure)
@@ -80,10 +80,6 @@ def difference_in_differences(
     )
 
 
-# which world (0 real, 1 noise) the visual and the language set come from, state by state: H11, H01, H10, H00
-STATES = ((0, 0), (1, 0), (0, 1), (1, 1))
-
-
 def scores_from_partials(
     real: Sequence[Partial], noise: Sequence[Partial], measure: Measure = "cosine"
 ) -> HeadScores:
@@ -91,20 +87,25 @@ def scores_from_partials(
 
     All states at once, because a decoding step is made of many operations on very little.
     """
-    rest = list(real[LANGUAGE + 1 :])
-    parts = [real[VISUAL], noise[VISUAL], real[LANGUAGE], noise[LANGUAGE], *rest]
-    division = shares(
-        torch.stack(
-            [torch.stack([parts[v].lse for v, _ in STATES]), torch.stack([parts[2 + w].lse for _, w in STATES])]
-            + [p.lse.expand(len(STATES), *p.lse.shape) for p in rest]
-        )
-    ).unsqueeze(-1)
-    outputs = division[0] * torch.stack([parts[v].value for v, _ in STATES])
-    outputs.addcmul_(division[1], torch.stack([parts[2 + w].value for _, w in STATES]))
-    for share, part in zip(division[2:], rest, strict=True):
-        outputs.addcmul_(share, part.value)
-    no_visual, no_language, neither = dissimilarity(outputs[:1], outputs[1:], measure)
+    states = _states(real, noise)
+    no_language, no_visual, neither = dissimilarity(states[:1], states[1:], measure)
     return HeadScores(visual=neither - no_language, language=neither - no_visual, total=neither)
+
+
+def _states(real: Sequence[Partial], noise: Sequence[Partial]) -> Float[Tensor, "4 rows heads dim"]:
+    """H11, H10, H01, H00: the visual world outside, the language world inside, real before noise."""
+    visual, language = (
+        (torch.stack([real[m].value, noise[m].value]), torch.stack([real[m].lse, noise[m].lse]).clamp_(min=LOWEST))
+        for m in (VISUAL, LANGUAGE)
+    )
+    share = torch.sigmoid(visual[1].unsqueeze(1) - language[1]).unsqueeze(-1)
+    merged = torch.lerp(language[0].expand(2, *language[0].shape), visual[0].unsqueeze(1), share).flatten(0, 1)
+    if len(real) <= LANGUAGE + 1:
+        return merged
+    both = torch.logaddexp(visual[1].unsqueeze(1), language[1]).flatten(0, 1)
+    rest = Partial(merge(real[LANGUAGE + 1 :]), torch.stack([p.lse for p in real[LANGUAGE + 1 :]]).logsumexp(0))
+    own = torch.sigmoid(rest.lse.clamp(min=LOWEST) - both).unsqueeze(-1)
+    return torch.lerp(merged, rest.value.expand_as(merged), own)
 
 
 def mean_scores(draws: Sequence[HeadScores]) -> HeadScores:
