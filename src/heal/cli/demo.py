@@ -48,7 +48,7 @@ def demo(method: Method, folder: Path) -> None:
         )
         print(f"  {drift(tokens)}\n")
     print(describe(found[method.name][0], found["plain"][0]))
-    print("one scene proves nothing: docs/results.md has the averages over many")
+    print("one scene proves nothing: `heal report embedded` measures many")
     print(f"pictures: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
 
 
