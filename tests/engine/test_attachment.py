@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, Fp8QuantizedLayer, StaticCache
 
 from heal.engine import attention, caches
-from heal.engine.attachment import REFUSED, Attachment
+from heal.engine.attachment import Attachment
+from heal.engine.calls import REFUSED
 from heal.errors import (
     AttachmentError,
     ConfigError,

@@ -18,20 +18,12 @@ from heal.analysis.counterfactual import Attended
 from heal.analysis.split import LANGUAGE, NEUTRAL
 from heal.engine import attention, caches
 from heal.engine.branches import EncoderWatch, Prompt, Running
+from heal.engine.calls import check_call, refuse_batching
 from heal.engine.generation import Generation, first_positions, owners_of
 from heal.engine.layout import Layout
+from heal.engine.repetition import last_position
 from heal.engine.runtime import Runtime
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
-
-REFUSED = {
-    "assistant_model": "assisted decoding verifies several tokens at once: leave assistant_model out",
-    "prompt_lookup_num_tokens": "prompt-lookup decoding verifies several tokens at once: leave it out",
-    "assistant_early_exit": "self-speculative decoding verifies several tokens at once: leave it out",
-    "use_mtp": "multi-token prediction verifies several tokens at once: leave use_mtp out",
-    "custom_generate": "a custom generation loop may bypass the cache: use the ordinary generate()",
-    "guidance_scale": "guidance runs a second, unconditional generation: leave guidance_scale out",
-    "prefill_chunk_size": "a prompt read in chunks has no single last position: leave prefill_chunk_size out",
-}
 
 
 class Attachment:
@@ -112,7 +104,7 @@ class Attachment:
         self._replace(self.model, "generate", self._guarded(self.model.generate))
         for name in ("generate_batch", "init_continuous_batching"):
             if hasattr(self.model, name):
-                self._replace(self.model, name, _refuse_batching)
+                self._replace(self.model, name, refuse_batching)
 
     def _replace(self, thing: Any, name: str, function: Callable[..., Any]) -> None:
         """Shadow a method of its class; what the instance had of its own comes back."""
@@ -124,7 +116,7 @@ class Attachment:
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:
             kwargs |= self.runtime.generate_options
-            self._check_call(args, kwargs)
+            self.runtime.check_rows(check_call(self.model, args, kwargs))
             if not self._busy.acquire(blocking=False):
                 raise AttachmentError("this model is generating in another thread: give each thread its own model")
             try:
@@ -140,26 +132,6 @@ class Attachment:
             return result
 
         return generate
-
-    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = dict(zip(inspect.signature(type(self.model).generate).parameters, (self.model, *args), strict=False))
-        given |= kwargs
-        configs = (given.get("generation_config"), self.model.generation_config)
-
-        def option(name: str) -> Any:
-            """An argument, or what the given configuration says, or the model's own below it."""
-            if name in given:
-                return given[name]
-            said = (getattr(config, name, None) for config in configs if config is not None)
-            return next((value for value in said if value is not None), None)
-
-        for name, reason in REFUSED.items():
-            if option(name) not in (None, False):
-                raise UnsupportedError(reason)
-        if option("use_cache") is False:
-            raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
-        copies = max(option("num_beams") or 1, option("num_return_sequences") or 1)
-        self.runtime.check_rows(copies)
 
     def _say_if_silent(self) -> None:
         reason = None if self.latest is None else self.runtime.silence(self.latest)
@@ -368,42 +340,5 @@ class Attachment:
             caches.cut_back(cache)
             generation.repeat_last()
             self.runtime.before(generation)
-            again = decoder(**_last_position(kwargs, cache, self.layout.kinds))
+            again = decoder(**last_position(kwargs, cache, self.layout.kinds))
             hidden[:, -1:] = again[0]
-
-
-def _last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """The decoder's arguments for the last position alone."""
-    out = dict(kwargs)
-    for name in ("inputs_embeds", "input_ids"):
-        if out.get(name) is not None:
-            out[name] = out[name][:, -1:]
-    if out.get("position_ids") is not None:
-        out["position_ids"] = out["position_ids"][..., -1:]
-    if out.get("visual_pos_masks") is not None:
-        visual = out["visual_pos_masks"]
-        last = torch.zeros_like(visual)
-        last[:, -1] = True
-        out["visual_pos_masks"] = visual[:, -1:]
-        out["deepstack_visual_embeds"] = [features[last[visual]] for features in out["deepstack_visual_embeds"]]
-    mask = out.get("attention_mask")
-    if isinstance(mask, dict):
-        out["attention_mask"] = {
-            kind: _last_row(m, cache, kinds.index(kind)) if kind in kinds else m for kind, m in mask.items()
-        }
-    else:
-        out["attention_mask"] = _last_row(mask, cache, 0)
-    return out
-
-
-def _last_row(mask: Tensor | None, cache: Cache, layer: int) -> Tensor | None:
-    if mask is None or mask.dim() != 4:
-        return mask
-    length, _ = cache.get_mask_sizes(1, layer)  # a sliding layer sees less than when it read the whole prompt
-    return mask[:, :, -1:, -length:]
-
-
-def _refuse_batching(*args: Any, **kwargs: Any) -> None:
-    raise UnsupportedError(
-        "continuous batching (generate_batch) takes token ids only and never sees the image: use generate()"
-    )
