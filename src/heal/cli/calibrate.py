@@ -40,6 +40,7 @@ def calibrate(
     """Measure the mix of every head where the model is right, for heal:alpha=auto and heal:alpha=profile."""
     from heal.experiments.own_mix import own_equilibrium
     from heal.methods import HEAL, parse
+    from heal.methods.equilibrium import FEWEST
 
     chosen = parse(method)
     if not isinstance(chosen, HEAL):
@@ -64,7 +65,7 @@ def calibrate(
         raise ConfigError(f"the equilibrium cannot be written to {out}: {error.strerror}") from error
     facts: dict[str, Any] = {
         "mean": found.mean,
-        "heads_with_a_median": int((found.counts > 0).sum()),
+        "heads_with_a_median": int((found.counts >= FEWEST).sum()),
         "heads": found.counts.size,
         "correct_names": found.source["correct_names"],
         "names": found.source["names"],

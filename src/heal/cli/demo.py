@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heal.world import View
 
 SCENE = 0
-"""Of the validation split of the counter world: the first one in which the plain model makes something up."""
+"""Of the validation split of the counter world."""
 ENLARGED = 4
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heal.cli.common import EMBEDDED, load, note
-from heal.errors import ConfigError
+from heal.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from heal.bench.summary import Summary
@@ -34,6 +34,8 @@ def report(
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
     vlm = load(EMBEDDED, "auto", None)
+    if vlm.name != EMBEDDED:
+        raise ModelError("there is nothing to report on: this copy of the package has no embedded model")
     runs: dict[str, Summary] = {}
 
     def done(plan: Plan) -> Summary:
