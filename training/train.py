@@ -28,6 +28,7 @@ from typing import Any
 import data
 import model as architecture
 import numpy as np
+import optimiser
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -124,35 +125,33 @@ class Stage:
 
 
 def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, float]]], every: int = 100) -> None:
-    """AdamW with a warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights."""
+    """A warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights."""
     parameters = [p for part in stage.parts for p in part.parameters()]
-    decayed = [p for p in parameters if p.dim() > 1]
-    plain = [p for p in parameters if p.dim() <= 1]
-    optimiser = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
-        lr=stage.rate,
-        betas=(0.9, 0.98),
-    )
+    optimisers = optimiser.optimisers(stage.parts, stage.rate)
     running, first = stage.out / f"{stage.name}.state", 0
     if running.exists():
         state = torch.load(running)
         first = state["step"]
         stage.load(state["weights"])
-        optimiser.load_state_dict(state["optimiser"])
+        for one, kept in zip(optimisers, state["optimisers"], strict=True):
+            one.load_state_dict(kept)
     log = Log(stage.out / f"{stage.name}.jsonl", stage.steps)
     warm = max(1, min(100, stage.steps // 10))
     for step in range(first, stage.steps):
         share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / stage.steps)))
-        for group in optimiser.param_groups:
+        for group in (g for one in optimisers for g in one.param_groups):
             group["lr"] = float(stage.rate * share)
         loss, values = loss_at(step)
-        optimiser.zero_grad(set_to_none=True)
+        for p in parameters:
+            p.grad = None
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
+        for one in optimisers:
+            one.step()
         log(step, loss=loss.item(), **values)
         if (step + 1) % every == 0:
-            save({"step": step + 1, "weights": stage.weights(), "optimiser": optimiser.state_dict()}, running)
+            kept = [one.state_dict() for one in optimisers]
+            save({"step": step + 1, "weights": stage.weights(), "optimisers": kept}, running)
         if stage.keep and (step + 1) % stage.keep == 0:
             save(stage.weights(), stage.out / f"{stage.name}-{step + 1}.pt")
     save(stage.weights(), stage.done)

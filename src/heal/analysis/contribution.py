@@ -64,15 +64,55 @@ def projected_contribution(
 
     Of a shift s only ⟨y, s⟩ and ‖s‖² count, and both are sums over blocks of the hidden dimensions.
     """
-    _, heads, dim = moved.shape
     by_head = moved.transpose(0, 1).to(weight.dtype)
-    along, squared = moved.new_zeros(2, *moved.shape[:2], dtype=torch.float32)
-    # a head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head
+    sums = _Sums(moved)
     for rows, y in zip(weight.split(BLOCK), stream.float().split(BLOCK, dim=-1), strict=True):
-        shifts = torch.bmm(by_head, rows.view(-1, heads, dim).permute(1, 2, 0)).transpose(0, 1).float()
-        along += torch.matmul(shifts, y.unsqueeze(-1)).squeeze(-1)
-        squared += torch.linalg.vector_norm(shifts, dim=-1).square()
-    return _dissimilarity_of_shift(stream.float(), along, squared, measure)
+        sums.add(_by_head(by_head, rows).float(), y)
+    return _dissimilarity_of_shift(stream.float(), sums.along, sums.squared, measure)
+
+
+def projection_and_contribution(
+    residual: Float[Tensor, "rows hidden"],
+    outputs: Float[Tensor, "rows heads dim"],
+    moved: Float[Tensor, "rows heads dim"],
+    weight: Float[Tensor, "hidden heads_dim"],
+    bias: Float[Tensor, "hidden"] | None = None,
+    measure: Measure = "cosine",
+) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "rows heads"]]:
+    """o_proj of these outputs and the contributions of their heads, in one read of o_proj's weights.
+
+    With one row a step takes the time of reading weights, so a second read of these is most of a refresh.
+    """
+    by_head = torch.cat([outputs, moved]).transpose(0, 1)
+    sums, projected = _Sums(moved), []
+    biases = weight.new_zeros(len(weight)) if bias is None else bias
+    for rows, x, b in zip(weight.split(BLOCK), residual.split(BLOCK, dim=-1), biases.split(BLOCK), strict=True):
+        own, shifts = _by_head(by_head, rows).chunk(2, dim=1)
+        projected.append(own.sum(0).add_(b))
+        sums.add(shifts, x + projected[-1])
+    whole = torch.cat(projected, dim=-1)
+    return whole, _dissimilarity_of_shift(residual + whole, sums.along, sums.squared, measure)
+
+
+def _by_head(vectors: Float[Tensor, "heads n dim"], rows: Float[Tensor, "block heads_dim"]) -> Tensor:
+    """W^(i) u for the vectors of every head, [heads, n, block].
+
+    A head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head.
+    """
+    heads, _, dim = vectors.shape
+    return torch.bmm(vectors, rows.view(-1, heads, dim).permute(1, 2, 0))
+
+
+class _Sums:
+    """⟨y, s⟩ and ‖s‖² of every head's shift s, [rows, heads], block by block of the hidden dimensions."""
+
+    def __init__(self, moved: Float[Tensor, "rows heads dim"]) -> None:
+        self.along, self.squared = moved.new_zeros(2, *moved.shape[:2], dtype=torch.float32)
+
+    def add(self, shifts: Float[Tensor, "heads rows block"], y: Float[Tensor, "rows block"]) -> None:
+        shifts = shifts.transpose(0, 1)
+        self.along += torch.matmul(shifts, y.unsqueeze(-1)).squeeze(-1)
+        self.squared += torch.linalg.vector_norm(shifts, dim=-1).square()
 
 
 def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:

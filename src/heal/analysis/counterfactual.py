@@ -18,8 +18,6 @@ from torch import Tensor
 from heal.analysis.moments import SETS, Moments
 from heal.analysis.noise import Noise
 from heal.analysis.split import (
-    LOWEST,
-    TINY,
     Partial,
     Regions,
     attention_scores,
@@ -71,18 +69,26 @@ def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
     _, heads, dim = at.query.shape
     query = group(at.query.float() * at.scale, at.key.shape[1])
     mean_key, mean_value = moments.mean.unbind(3)
-    variance_key, variance_value = moments.variance.unbind(3)
+    squared_key, squared_value = moments.squared.unbind(3)  # n times the variance: n is taken out at the end
     centre = torch.matmul(query, mean_key.permute(0, 2, 3, 1)).flatten(1, 2)
-    spread = torch.matmul(query.square(), variance_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt_()
+    spread = torch.matmul(query.square(), squared_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt_()
     samples = noise.normal((SETS, heads), dim, SETS)
-    values = _per_query_head(variance_value.sqrt(), heads) * samples
+    values = _per_query_head(squared_value.sqrt(), heads) * samples
     means = _per_query_head(mean_value, heads)
     partials = []
     for name in range(SETS):
-        lse, concentration = _weights(spread[..., name], at.regions, name, noise)
-        value = torch.addcmul(means[:, name], values[:, name], concentration.unsqueeze(-1))
+        unit = _inverse_root(at.regions, name, spread.device)
+        lse, concentration = _weights(spread[..., name] * unit, at.regions, name, noise)
+        value = torch.addcmul(means[:, name], values[:, name], (concentration * unit).unsqueeze(-1))
         partials.append(Partial(value, lse.add_(centre[..., name])))
     return partials
+
+
+def _inverse_root(regions: Regions, name: int, device: torch.device) -> float | Tensor:
+    """1/√n of the positions of a set, [rows, 1] where rows differ."""
+    if regions.even(name):
+        return max(regions.counts[0][name], 1) ** -0.5
+    return torch.tensor([[max(row[name], 1) ** -0.5] for row in regions.counts], device=device)
 
 
 def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> Partial:
@@ -111,15 +117,21 @@ def _weights(spread: Tensor, regions: Regions, name: int, noise: Noise) -> tuple
     """log Σw and √Σw²/Σw of w_j = exp(spread·ε_j), over as many draws as the row has positions."""
     longest = max(regions.longest(name), 1)
     scores = spread.unsqueeze(-1) * noise.normal((spread.shape[1],), longest, name)
-    if not regions.even(name) or regions.longest(name) == 0:
+    if not regions.even(name):
         count = torch.tensor([row[name] for row in regions.counts], device=spread.device)
         beyond = torch.arange(longest, device=spread.device) >= count[:, None]
         scores.masked_fill_(beyond[:, None], -torch.inf)
-    top = scores.amax(-1, keepdim=True).clamp_(min=LOWEST)
-    weights = scores.sub_(top).exp_()
-    total = weights.sum(-1)
-    concentration = torch.linalg.vector_norm(weights, dim=-1) / total.clamp(min=TINY)
-    return total.log_().add_(top.squeeze(-1)), concentration
+        empty = (count == 0)[:, None]
+    elif regions.longest(name) == 0:
+        empty = torch.ones(1, 1, dtype=torch.bool, device=spread.device)
+    else:
+        empty = None
+    weights = torch.softmax(scores, dim=-1)
+    # the largest weight is exp(largest score)/Σ, and at least 1/n: its logarithm is safe
+    total, concentration = scores.amax(-1).sub_(weights.amax(-1).log_()), torch.linalg.vector_norm(weights, dim=-1)
+    if empty is not None:
+        total, concentration = total.masked_fill(empty, -torch.inf), concentration.masked_fill(empty, 0.0)
+    return total, concentration
 
 
 def _per_query_head(states: Float[Tensor, "*sets kv_heads dim"], heads: int) -> Float[Tensor, "*sets heads dim"]:

@@ -87,9 +87,19 @@ def scores_from_partials(
 
     All states at once, because a decoding step is made of many operations on very little.
     """
-    states = _states(real, noise)
-    no_language, no_visual, neither = dissimilarity(states[:1], states[1:], measure)
+    no_language, no_visual, neither = _from_first(_states(real, noise), measure)
     return HeadScores(visual=neither - no_language, language=neither - no_visual, total=neither)
+
+
+def _from_first(states: Float[Tensor, "n rows heads dim"], measure: Measure) -> Float[Tensor, "m rows heads"]:
+    """`dissimilarity(states[:1], states[1:])`, each state normalised once."""
+    if measure != "cosine":
+        return dissimilarity(states[:1], states[1:], measure)
+    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+    unit = states / norm.clamp(min=TINY)
+    distance = torch.linalg.vector_norm(unit[1:] - unit[:1], dim=-1).square_().div_(4)
+    none = norm.squeeze(-1) == 0
+    return distance.masked_fill_(none[1:] | none[:1], 0.5)
 
 
 def _states(real: Sequence[Partial], noise: Sequence[Partial]) -> Float[Tensor, "4 rows heads dim"]:

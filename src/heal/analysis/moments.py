@@ -66,7 +66,7 @@ class Moments:
         mean = self.mean[:, name]
         delta = torch.stack([key, value], dim=2).float().sub_(mean)
         mean.add_(delta, alpha=1 / count)
-        self.squared[:, name].add_(delta.square_(), alpha=1 - 1 / count)
+        self.squared[:, name].addcmul_(delta, delta, value=1 - 1 / count)
         self.count[:, name] = count
 
     def remove(

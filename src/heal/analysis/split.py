@@ -18,6 +18,9 @@ from torch import Tensor
 TINY = torch.finfo(torch.float32).tiny
 LOWEST = torch.finfo(torch.float32).min / 4
 
+FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+"""sdpa's own kernel on a CPU; private to torch, so done without where it is missing."""
+
 VISUAL, LANGUAGE, NEUTRAL = 0, 1, 2
 """Sets of positions. Neutral positions (sinks, when asked for) are attended but never masked nor scaled."""
 
@@ -145,10 +148,40 @@ def split_attention(
     scale: float,
 ) -> list[Partial]:
     """One partial a set, in one pass over keys and values."""
+    if regions.spans is not None and FUSED is not None and _fits(query, key, value):
+        return _split_fused(query, key, value, regions, scale)
     scores = attention_scores(query, key, scale)
     if regions.spans is None:
         return _split_by_masks(scores, value, regions)
     return _split_by_spans(scores, value, regions)
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether torch's fused kernel can take a span: with shared keys the grouped products are faster."""
+    return (
+        key.device.type == "cpu"
+        and query.dtype == key.dtype == value.dtype == torch.float32
+        and query.shape[1] == key.shape[1]
+        and key.shape[-1] == value.shape[-1]
+    )
+
+
+def _split_fused(query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float) -> list[Partial]:
+    """A span at a time by the kernel of sdpa, which reads keys and values together and gives the normaliser too."""
+    assert regions.spans is not None
+    assert FUSED is not None
+    partials: list[Partial | None] = [None] * regions.sets
+    for start, stop, name in regions.spans:
+        out, lse = FUSED(query.unsqueeze(2), key[:, :, start:stop], value[:, :, start:stop], scale=scale)[:2]
+        found, known = Partial(out.squeeze(2), lse.squeeze(2)), partials[name]
+        partials[name] = found if known is None else _joined(known, found)
+    return [_empty(query.shape[0], query.shape[1], query.shape[2], query) if p is None else p for p in partials]
+
+
+def _joined(a: Partial, b: Partial) -> Partial:
+    """Attention over the union of two sets that are not empty."""
+    share = torch.sigmoid(b.lse - a.lse).unsqueeze(-1)
+    return Partial(torch.lerp(a.value, b.value, share), torch.logaddexp(a.lse, b.lse))
 
 
 def _split_by_spans(scores: Tensor, value: Tensor, regions: Regions) -> list[Partial]:

@@ -90,6 +90,8 @@ class Attachment:
         for index, (layer, module) in enumerate(zip(self.layout.layers, self.layout.attention, strict=True)):
             keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
             keep(module.o_proj.register_forward_hook(self._after_projection(index)))
+            if self.runtime.projects and "forward" not in vars(module.o_proj):  # else it is offloaded or wrapped
+                self._replace(module.o_proj, "forward", self._projection(index, module.o_proj.forward))
             if self.runtime.changes_mlp:
                 keep(self._mlp(layer).register_forward_hook(self._after_mlp(index)))
         if self.runtime.branches:
@@ -292,6 +294,17 @@ class Attachment:
                 self.runtime.residual(self._current, layer, hidden)
 
         return hook
+
+    def _projection(self, layer: int, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def forward(heads: Tensor) -> Tensor:
+            generation = self._current
+            if generation is not None and self.runtime.wants_projection(generation, layer) and heads.shape[1] == 1:
+                out = self.runtime.project(generation, layer, heads[:, 0], self.layout.attention[layer].o_proj)
+                if out is not None:
+                    return out.unsqueeze(1)
+            return original(heads)
+
+        return forward
 
     def _after_projection(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:

@@ -33,6 +33,9 @@ class Runtime:
     changes_mlp: bool = False
     """Whether `fed` is to be called."""
 
+    projects: bool = False
+    """Whether `project` is to be called."""
+
     branches: tuple[Branch, ...] = ()
     """Passes beside the model's own."""
 
@@ -85,6 +88,10 @@ class Runtime:
     def wants_projection(self, generation: Generation, layer: int) -> bool:
         """Whether `projected` is to be called for this layer in this pass."""
         return False
+
+    def project(self, generation: Generation, layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
+        """What o_proj makes of the concatenated head outputs of one position, if the method makes it itself."""
+        return None
 
     def projected(
         self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from heal.analysis.calibration import factors
-from heal.analysis.contribution import causally_redundant, contribution, projected_contribution, replaced
+from heal.analysis.contribution import (
+    causally_redundant,
+    contribution,
+    projected_contribution,
+    projection_and_contribution,
+    replaced,
+)
 from heal.analysis.counterfactual import Attended, noise_partials
 from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
 from heal.analysis.moments import Moments
@@ -81,6 +87,8 @@ class HealRuntime(Runtime):
         self.trace = trace
         self.sets = 3 if config.sinks == "neutral" else 2
         self.repeats = config.calibrate
+        # what only measures leaves every bit of the output alone
+        self.projects = config.calibrate and config.path == "fast" and config.replacement != "none"
         self.tallies: list[Tally] = []
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
@@ -237,10 +245,27 @@ class HealRuntime(Runtime):
     def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
         generation.data.streams[layer] = hidden[:, -1]
 
+    def project(self, generation: Generation, layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
+        """o_proj and the contributions in one read of its weights, where reading is what takes the time."""
+        state: HealState = generation.data
+        residual = state.streams[layer]
+        assert residual is not None
+        if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
+            return None
+        outputs = heads.view(heads.shape[0], self.layout.heads, -1)
+        noise = self._noise(generation, layer, heads.device).at(CAUSAL)
+        moved = replaced(outputs, self.config.replacement, noise) - outputs
+        out, state.contributions[layer] = projection_and_contribution(
+            residual, outputs, moved, projection.weight, projection.bias, self.config.measure
+        )
+        return out
+
     def projected(
         self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module
     ) -> None:
         state: HealState = generation.data
+        if state.contributions[layer] is not None:
+            return
         residual = state.streams[layer]
         assert residual is not None
         outputs = heads.view(heads.shape[0], self.layout.heads, -1)
