@@ -11,6 +11,7 @@ from heal.analysis.contribution import (
     contribution,
     normalised,
     projected_contribution,
+    projection_and_contribution,
     replaced,
 )
 from heal.analysis.information import MEASURES
@@ -109,6 +110,9 @@ def test_one_product_is_the_loop_over_heads(replacement, measure, block, monkeyp
     found = projected_contribution(stream, fake - outputs, weight, measure)
     shifts = torch.einsum("bhd,ohd->bho", fake - outputs, weight.view(HIDDEN, HEADS, DIM))
     torch.testing.assert_close(contribution(stream, shifts, measure), found, rtol=0, atol=2e-6)
+    projected, again = projection_and_contribution(residual, outputs, fake - outputs, weight, bias[0], measure)
+    torch.testing.assert_close(residual + projected, stream, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again, found, rtol=0, atol=2e-6)
     w, b = weight.double().numpy(), bias[0].double().numpy()
     for row, head in np.ndindex(ROWS, HEADS):
         heads = outputs[row].double().numpy()

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heal.analysis import split
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Partial, Regions, attention_scores, merge
 from tests.analysis.conftest import SETS, attended, cell, examples, masks_of, plain, where
 
@@ -53,6 +54,27 @@ def test_a_partial_is_attention_over_its_set_alone(patterns, heads, kv_heads):
                     value, lse = plain(query, keys[inside], values[inside], at.scale)
                     np.testing.assert_allclose(partial.value[row, head], value, rtol=1e-5, atol=1e-5)
                     np.testing.assert_allclose(partial.lse[row, head], lse, rtol=1e-5, atol=1e-5)
+
+
+@every_pattern
+def test_fused_kernel_and_products_agree(patterns, monkeypatch):
+    at = problem(patterns, 4, 4)
+    fused = at.split()
+    monkeypatch.setattr(split, "FUSED", None)
+    for one, other in zip(fused, at.split(), strict=True):
+        torch.testing.assert_close(one.value, other.value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(one.lse, other.lse, rtol=1e-5, atol=1e-6)
+
+
+def test_fused_kernel_is_used_where_every_head_has_its_own_keys(monkeypatch):
+    calls = []
+    kernel = split.FUSED
+    monkeypatch.setattr(split, "FUSED", lambda *a, **k: calls.append(a) or kernel(*a, **k))
+    problem(PATTERNS["several spans"], 4, 4).split()
+    assert len(calls) == 5
+    problem(PATTERNS["several spans"], 4, 2).split()
+    problem(PATTERNS["padded left"], 4, 4).split()
+    assert len(calls) == 5
 
 
 @every_pattern
