@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heal.analysis.moments import SETS, Moments
@@ -66,29 +66,66 @@ def _zero(at: Attended, moments: Moments, name: int) -> Partial:
 
 
 def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
-    _, heads, dim = at.query.shape
-    query = group(at.query.float() * at.scale, at.key.shape[1])
-    mean_key, mean_value = moments.mean.unbind(3)
-    squared_key, squared_value = moments.squared.unbind(3)  # n times the variance: n is taken out at the end
-    centre = torch.matmul(query, mean_key.permute(0, 2, 3, 1)).flatten(1, 2)
-    spread = torch.matmul(query.square(), squared_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt_()
-    samples = noise.normal((SETS, heads), dim, SETS)
-    values = _per_query_head(squared_value.sqrt(), heads) * samples
-    means = _per_query_head(mean_value, heads)
-    partials = []
-    for name in range(SETS):
-        unit = _inverse_root(at.regions, name, spread.device)
-        lse, concentration = _weights(spread[..., name] * unit, at.regions, name, noise)
-        value = torch.addcmul(means[:, name], values[:, name], (concentration * unit).unsqueeze(-1))
-        partials.append(Partial(value, lse.add_(centre[..., name])))
-    return partials
+    return gaussian_partials(at.query, at.scale, moments.mean, moments.squared, GaussianDraw.of(at, noise))
+
+
+@dataclass(frozen=True)
+class GaussianDraw:
+    """All that is random in one draw of the Gaussian worlds, and how many positions each set has."""
+
+    samples: Float[Tensor, "sets heads dim"]
+    scores: tuple[Float[Tensor, "heads visual"], Float[Tensor, "heads language"]]
+    units: tuple[float | Tensor, float | Tensor]
+    """1/√n, [rows, 1] where rows differ."""
+    beyond: tuple[Bool[Tensor, "rows visual"] | None, Bool[Tensor, "rows language"] | None]
+    """Draws that a row with fewer positions does without."""
+
+    @classmethod
+    def of(cls, at: Attended, noise: Noise) -> GaussianDraw:
+        _, heads, dim = at.query.shape
+        samples = noise.normal((SETS, heads), dim, SETS)
+        scores, units, beyond = [], [], []
+        for name in range(SETS):
+            longest, even = at.regions.longest(name), at.regions.even(name)
+            scores.append(noise.normal((heads,), max(longest, 1), name))
+            units.append(_inverse_root(at.regions, name, at.query.device))
+            beyond.append(None if even and longest else _beyond(at.regions, name, at.query.device))
+        return cls(samples, (scores[0], scores[1]), (units[0], units[1]), (beyond[0], beyond[1]))
 
 
 def _inverse_root(regions: Regions, name: int, device: torch.device) -> float | Tensor:
-    """1/√n of the positions of a set, [rows, 1] where rows differ."""
     if regions.even(name):
         return max(regions.counts[0][name], 1) ** -0.5
     return torch.tensor([[max(row[name], 1) ** -0.5] for row in regions.counts], device=device)
+
+
+def _beyond(regions: Regions, name: int, device: torch.device) -> Bool[Tensor, "rows longest"]:
+    count = torch.tensor([row[name] for row in regions.counts], device=device)
+    return torch.arange(max(regions.longest(name), 1), device=device) >= count[:, None]
+
+
+def gaussian_partials(
+    query: Float[Tensor, "rows heads dim"],
+    scale: float,
+    mean: Float[Tensor, "rows sets kv_heads two dim"],
+    squared: Float[Tensor, "rows sets kv_heads two dim"],
+    draw: GaussianDraw,
+) -> list[Partial]:
+    """Both sets in the noise world, from the moments of keys and values and one draw."""
+    _, heads, _ = query.shape
+    grouped = group(query.float() * scale, mean.shape[2])
+    mean_key, mean_value = mean.unbind(3)
+    squared_key, squared_value = squared.unbind(3)  # n times the variance: n is taken out at the end
+    centre = torch.matmul(grouped, mean_key.permute(0, 2, 3, 1)).flatten(1, 2)
+    spread = torch.matmul(grouped.square(), squared_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt()
+    values = _per_query_head(squared_value.sqrt(), heads) * draw.samples
+    means = _per_query_head(mean_value, heads)
+    partials = []
+    for name, (normals, unit, beyond) in enumerate(zip(draw.scores, draw.units, draw.beyond, strict=True)):
+        lse, concentration = _weights(spread[..., name] * unit, normals, beyond)
+        value = torch.addcmul(means[:, name], values[:, name], (concentration * unit).unsqueeze(-1))
+        partials.append(Partial(value, lse + centre[..., name]))
+    return partials
 
 
 def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> Partial:
@@ -103,7 +140,10 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
     scores = attention_scores(at.query, at.key, at.scale).masked_fill(~mask, 0.0)
     centre = scores.sum(-1, keepdim=True) / n
     spread = (((scores - centre).square() * mask).sum(-1, keepdim=True) / n).sqrt()
-    lse, concentration = _weights(spread.flatten(1), at.regions, name, noise)
+    longest, even = at.regions.longest(name), at.regions.even(name)
+    normals = noise.normal((heads,), max(longest, 1), name)
+    beyond = None if even and longest else _beyond(at.regions, name, at.query.device)
+    lse, concentration = _weights(spread.flatten(1), normals, beyond)
     ordinal = (at.regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
     draw = noise.normal((heads,), at.regions.length, SETS, name)[:, ordinal].transpose(0, 1)
     draw = draw.view(scores.shape) * mask
@@ -113,23 +153,16 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
     return Partial(value, centre.flatten(1) + lse)
 
 
-def _weights(spread: Tensor, regions: Regions, name: int, noise: Noise) -> tuple[Tensor, Tensor]:
+def _weights(spread: Tensor, normals: Tensor, beyond: Tensor | None) -> tuple[Tensor, Tensor]:
     """log Σw and √Σw²/Σw of w_j = exp(spread·ε_j), over as many draws as the row has positions."""
-    longest = max(regions.longest(name), 1)
-    scores = spread.unsqueeze(-1) * noise.normal((spread.shape[1],), longest, name)
-    if not regions.even(name):
-        count = torch.tensor([row[name] for row in regions.counts], device=spread.device)
-        beyond = torch.arange(longest, device=spread.device) >= count[:, None]
-        scores.masked_fill_(beyond[:, None], -torch.inf)
-        empty = (count == 0)[:, None]
-    elif regions.longest(name) == 0:
-        empty = torch.ones(1, 1, dtype=torch.bool, device=spread.device)
-    else:
-        empty = None
+    scores = spread.unsqueeze(-1) * normals
+    if beyond is not None:
+        scores = scores.masked_fill(beyond[:, None], -torch.inf)
     weights = torch.softmax(scores, dim=-1)
     # the largest weight is exp(largest score)/Σ, and at least 1/n: its logarithm is safe
-    total, concentration = scores.amax(-1).sub_(weights.amax(-1).log_()), torch.linalg.vector_norm(weights, dim=-1)
-    if empty is not None:
+    total, concentration = scores.amax(-1) - weights.amax(-1).log(), torch.linalg.vector_norm(weights, dim=-1)
+    if beyond is not None:
+        empty = beyond.all(-1, keepdim=True)
         total, concentration = total.masked_fill(empty, -torch.inf), concentration.masked_fill(empty, 0.0)
     return total, concentration
 

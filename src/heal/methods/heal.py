@@ -106,6 +106,10 @@ class HEAL(Method):
     path: Path = "fast"
     """fast, or reference: the paper's tensors as they are, slow, for comparison."""
 
+    compile: bool = False
+    """Compile the small operations of a step into few kernels: for GPUs, where each is a launch. Takes half a minute
+    at first, and needs gaussian masking with diagonal covariance, one draw and the fast path."""
+
     calibrate: bool = True
     """False: only measure; the answers are the plain model's."""
 
@@ -123,6 +127,13 @@ class HEAL(Method):
                 raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
         if self.covariance == "full" and self.masking != "gaussian":
             raise ConfigError(f"covariance full belongs to gaussian masking, not to {self.masking}")
+        if self.compile and (self.masking, self.covariance, self.draws, self.path) != (
+            "gaussian",
+            "diagonal",
+            1,
+            "fast",
+        ):
+            raise ConfigError("compile needs masking gaussian, covariance diagonal, draws 1 and path fast")
         if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
             raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
         if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:

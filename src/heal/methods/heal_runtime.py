@@ -17,12 +17,13 @@ from heal.analysis.contribution import (
     projection_and_contribution,
     replaced,
 )
-from heal.analysis.counterfactual import Attended, noise_partials
+from heal.analysis.counterfactual import Attended, GaussianDraw, noise_partials
 from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_contribution, reference_output, reference_scores
 from heal.analysis.split import LANGUAGE, Partial, merge
+from heal.analysis.step import compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
@@ -172,6 +173,10 @@ class HealRuntime(Runtime):
         if not (state.active[layer] or state.refresh or self.trace):
             return plain()
         real = at.split() if self.config.path == "fast" else None
+        if self.config.compile and self.config.calibrate and state.active[layer]:
+            assert real is not None
+            assert moments is not None
+            return self._compiled(generation, layer, at, moments, real)
         scores = state.scores[layer] = self._scores(generation, layer, at, moments, real)
         if not self.config.calibrate or not state.active[layer]:
             return plain()
@@ -188,6 +193,28 @@ class HealRuntime(Runtime):
             out = reference_output(at, beta, gamma)
         else:
             out = merge(real, [beta, gamma, None][: len(real)])
+        return out.to(at.query.dtype).unsqueeze(1)
+
+    def _compiled(
+        self, generation: Generation, layer: int, at: Attended, moments: Moments, real: list[Partial]
+    ) -> Tensor:
+        """The same as one compiled function."""
+        state: HealState = generation.data
+        assert state.chosen is not None
+        noise = self._noise(generation, layer, at.query.device).at(INFORMATION, 0)
+        visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(
+            at.query,
+            at.scale,
+            moments.mean,
+            moments.squared,
+            GaussianDraw.of(at, noise),
+            real,
+            state.chosen[:, layer].to(at.query.device),
+            self._target(layer, at.query.device),
+            self.config.factor_limit,
+            self.config.measure,
+        )
+        state.scores[layer] = HeadScores(visual, language, total)
         return out.to(at.query.dtype).unsqueeze(1)
 
     def _target(self, layer: int, device: torch.device) -> float | Tensor:
