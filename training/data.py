@@ -9,6 +9,7 @@ import numpy as np
 from heal.world import View, World
 from heal.world.categories import COLOURS, INDEX
 from heal.world.scene import CANVAS
+from heal.world.text import existence_questions
 
 DESCRIBE = (
     "Please describe this image in detail.",
@@ -30,13 +31,14 @@ def turn(question: str, answer: str) -> str:
 def conversation(
     view: View, rng: np.random.Generator, variant: int, image: str = "<image>\n"
 ) -> list[tuple[str, str]]:
-    """One image: a long description, a caption, or a handful of questions."""
+    """One image: a long description, a caption, a handful of questions of every kind, or of existence alone."""
     kind = rng.random()
-    if kind < 0.45:
+    if kind < 0.4:
         return [(image + str(rng.choice(DESCRIBE)), view.description(variant))]
-    if kind < 0.55:
+    if kind < 0.5:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
-    asked = [view.questions(variant)[int(i)] for i in rng.permutation(len(view.questions(variant)))[:8]]
+    found = view.questions(variant) if kind < 0.75 else existence_questions(view.scene, rng, pairs=6)
+    asked = [found[int(i)] for i in rng.permutation(len(found))[: 8 if kind < 0.75 else 12]]
     turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]
 

@@ -67,7 +67,9 @@ class Config:
     joint_vision: bool = False
     """Whether the tower is tuned in the joint stage."""
     answer_weight: float = 4.0
-    """Weight of yes and no, and of the names of things, in the loss: they are few where words of grammar are many."""
+    """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
+    verdict_weight: float = 8.0
+    """Weight of yes and no in conversations about pictures."""
 
 
 class Log:
@@ -294,8 +296,10 @@ class Conversations:
         """What is decided by looking counts more: names of things, yes and no."""
         names = [(m.start, m.stop) for m in mentions(text)]
         return [
-            self.config.answer_weight
-            if token in self.weighted or any(start < stop and a < stop and start < b for a, b in names)
+            self.config.verdict_weight
+            if token in self.weighted
+            else self.config.answer_weight
+            if any(start < stop and a < stop and start < b for a, b in names)
             else 1.0
             for token, (start, stop) in zip(ids, offsets, strict=True)
         ]

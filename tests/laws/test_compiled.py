@@ -41,4 +41,4 @@ def test_compiled_is_the_same() -> None:
 )
 def test_what_cannot_be_compiled_is_refused(options: dict) -> None:
     with pytest.raises(ConfigError, match="compile needs"):
-    HEAL(compile=True, **options)
+        HEAL(compile=True, **options)

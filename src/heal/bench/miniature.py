@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,7 +36,13 @@ class Scenery:
     index: int
 
     def load(self) -> Image.Image:
-        return self.world.scene(self.index).image
+        return _picture(self.world, self.index).copy()
+
+
+@lru_cache(maxsize=128)
+def _picture(world: World, index: int) -> Image.Image:
+    """Questions about one scene come together, so it is drawn once."""
+    return world.scene(index).image
 
 
 @dataclass(frozen=True)
@@ -104,20 +110,22 @@ class MiniPope(Miniature):
         pope.check_splits(self.splits, pope.SPLITS)
 
     def make(self) -> list[Sample]:
-        views = [(index, self.world.scene(index)) for index in range(self.images)]
-        return [s for split in self.splits for index, view in views for s in self._of(index, view, split)]
+        return [s for index in range(self.images) for s in self._of(index, self.world.scene(index))]
 
-    def _of(self, index: int, view: View, split: str) -> list[Sample]:
-        """The same present things in every split, each followed by an absent one."""
-        rng = self.rng(view, POPE)
-        present = [str(name) for name in rng.permutation(sorted(view.objects))[:EACH]]
-        absent = absent_things(split, view.objects, present, rng)
+    def _of(self, index: int, view: View) -> list[Sample]:
+        """The same present things in every split, as many absent ones; what several splits ask is asked once."""
+        splits: dict[str, list[str]] = {}
+        for split in self.splits:
+            rng = self.rng(view, POPE)
+            present = [str(name) for name in rng.permutation(sorted(view.objects))[:EACH]]
+            absent = absent_things(split, view.objects, present, rng)
+            for name in (n for pair in zip(present, absent, strict=True) for n in pair):
+                splits.setdefault(name, []).append(split)
         found = []
-        for number, (yes, no) in enumerate(zip(present, absent, strict=True)):
-            for name, truth in ((yes, True), (no, False)):
-                question = world_text.existence(name, truth)
-                facts = {"label": question.answer.lower(), "split": split, "object": name}
-                found.append(self.sample(index, f"{split}-{number}-{facts['label']}", question.text, facts))
+        for name, asked in splits.items():
+            question = world_text.existence(name, name in view.objects)
+            facts = {"label": question.answer.lower(), "splits": asked, "object": name}
+            found.append(self.sample(index, name, question.text, facts))
         return found
 
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:

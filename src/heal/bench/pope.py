@@ -73,13 +73,13 @@ def label(question: Mapping[str, Any], where: str) -> str:
 def split_counts(
     splits: Sequence[str], samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """The confusion of each split, `split/tp` and so on."""
+    """The confusion of each split, `split/tp` and so on. A question may belong to several."""
     found: dict[str, float] = {}
     for split in splits:
         pairs = [
             (s.truth["label"], p)
             for s, p in zip(samples, parses, strict=True)
-            if s.truth.get("split", split) == split
+            if split in s.truth.get("splits", splits)
         ]
         found |= {f"{split}/{key}": value for key, value in yesno.confusion(pairs).items()}
     return found
@@ -150,7 +150,7 @@ class Pope(Task):
                         f"{split}/{need(q, 'question_id', where)}",
                         image,
                         str(need(q, "text", where)) + self.suffix,
-                        {"label": label(q, where), "split": split},
+                        {"label": label(q, where), "splits": [split]},
                         Named(image, self.data, self.images),
                     )
                 )
