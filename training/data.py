@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +29,30 @@ def turn(question: str, answer: str) -> str:
     return f"USER: {question} ASSISTANT: {answer}{END}"
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of what is said about pictures; the rest are questions of every kind."""
+
+    descriptions: float
+    captions: float
+    existence: float
+    """Questions of existence alone."""
+
+
 def conversation(
-    view: View, rng: np.random.Generator, variant: int, image: str = "<image>\n"
+    view: View, rng: np.random.Generator, variant: int, mixture: Mixture, image: str = "<image>\n"
 ) -> list[tuple[str, str]]:
-    """One image: a long description, a caption, a handful of questions of every kind, or of existence alone."""
+    """One image: a long description, a caption, or a handful of questions."""
     kind = rng.random()
-    if kind < 0.4:
+    if kind < mixture.descriptions:
         return [(image + str(rng.choice(DESCRIBE)), view.description(variant))]
-    if kind < 0.5:
+    if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
-    found = view.questions(variant) if kind < 0.75 else existence_questions(view.scene, rng, pairs=6)
-    asked = [found[int(i)] for i in rng.permutation(len(found))[: 8 if kind < 0.75 else 12]]
+    if kind < 1 - mixture.existence:
+        found, most = view.questions(variant), 8
+    else:
+        found, most = existence_questions(view.scene, rng, pairs=6), 12
+    asked = [found[int(i)] for i in rng.permutation(len(found))[:most]]
     turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]
 

@@ -37,6 +37,7 @@ from heal.world import World
 from heal.world.mentions import mentions
 
 STAGES = ("language", "vision", "align", "projector", "joint")
+JOINT = 1 + STAGES.index("joint")  # its address among the draws
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
 
@@ -69,7 +70,9 @@ class Config:
     answer_weight: float = 4.0
     """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
     verdict_weight: float = 8.0
-    """Weight of yes and no in conversations about pictures."""
+    """Weight of yes and no in conversations about pictures, from the step `looking` on; before it, as of names."""
+    looking: int = 500
+    """Joint step from which on a quarter of the pictures are asked about existence alone: by then names are read."""
 
 
 class Log:
@@ -271,8 +274,12 @@ class Conversations:
     def batch(self, step: int, stage: int) -> dict[str, Tensor]:
         rng = np.random.default_rng([self.config.seed, stage, step])
         rows = rng.integers(0, len(self.images), self.config.joint_batch)
+        looking = stage == JOINT and step >= self.config.looking
+        mixture = data.Mixture(0.4, 0.1, 0.25) if looking else data.Mixture(0.45, 0.1, 0.0)
+        verdict = self.config.verdict_weight if looking else self.config.answer_weight
         examples = [
-            self._tokens(data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)))) for r in rows
+            self._tokens(data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)), mixture), verdict)
+            for r in rows
         ]
         length = max(len(ids) for ids, _ in examples)
         ids = torch.full((len(rows), length), self.tokenizer.pad_token_id)
@@ -282,21 +289,21 @@ class Conversations:
             weights[i, : len(tokens)] = torch.tensor(own)
         return {"ids": ids, "weights": weights, "pixels": pixels(self.images[rows])}
 
-    def _tokens(self, turns: list[tuple[str, str]]) -> tuple[list[int], list[float]]:
+    def _tokens(self, turns: list[tuple[str, str]], verdict: float) -> tuple[list[int], list[float]]:
         ids, weights = [self.tokenizer.bos_token_id], [0.0]
         for question, answer in turns:
             asked = self._ids(f"USER: {question} ASSISTANT:")
             said = self.tokenizer(f" {answer}", add_special_tokens=False, return_offsets_mapping=True)
             ids += [*asked, *said["input_ids"], self.tokenizer.eos_token_id]
             weights += [0.0] * len(asked)
-            weights += [*self._weights(f" {answer}", said["input_ids"], said["offset_mapping"]), 1.0]
+            weights += [*self._weights(f" {answer}", said["input_ids"], said["offset_mapping"], verdict), 1.0]
         return ids, weights
 
-    def _weights(self, text: str, ids: list[int], offsets: list[tuple[int, int]]) -> list[float]:
+    def _weights(self, text: str, ids: list[int], offsets: list[tuple[int, int]], verdict: float) -> list[float]:
         """What is decided by looking counts more: names of things, yes and no."""
         names = [(m.start, m.stop) for m in mentions(text)]
         return [
-            self.config.verdict_weight
+            verdict
             if token in self.weighted
             else self.config.answer_weight
             if any(start < stop and a < stop and start < b for a, b in names)
