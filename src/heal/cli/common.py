@@ -53,12 +53,8 @@ def load(model: str, dtype: str, device: str | None) -> VLM:
     quiet()
     import torch
 
-    from heal.vlm import EMBEDDED as FOLDER
     from heal.vlm import VLM, existing_device, torch_dtype
 
-    if model == EMBEDDED and not FOLDER.is_dir():
-        note("the embedded model is not in this copy of the package")
-        model = RANDOM
     if model == RANDOM:
         note("model: a tiny LLaVA with RANDOM weights. It has learned nothing, so its words mean nothing.")
         vlm = VLM.random()

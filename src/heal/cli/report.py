@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heal.cli.common import EMBEDDED, load, note
-from heal.errors import ConfigError, ModelError
+from heal.errors import ConfigError
 
 if TYPE_CHECKING:
     from heal.bench.summary import Summary
     from heal.experiments.embedded import Plan
     from heal.vlm import VLM
+
+
+PARTS = ("premise", "validation", "natural", "counter", "methods")
 
 
 def report(
@@ -23,38 +26,57 @@ def report(
     ),
     to: Annotated[Path, typer.Option(help="The document to write.")] = Path("docs/results.md"),
     images: Annotated[int, typer.Option(min=1, help="Test pictures of each distribution.")] = 1000,
+    fewer: Annotated[int, typer.Option(min=1, help="Test pictures for controls and other methods.")] = 500,
     validation: Annotated[int, typer.Option(min=1, help="Validation pictures.")] = 300,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 64,
+    parts: Annotated[
+        str,
+        typer.Option(
+            help="Which runs to make, by commas: several processes can share a report. natural and counter need "
+            "validation. The document is written when all parts are asked for."
+        ),
+    ] = ",".join(PARTS),
 ) -> None:
-    """Measure the plain model, beam search and HEAL in all its forms on the embedded model, and write it down."""
+    """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down."""
     from heal.experiments import embedded
     from heal.methods import HEAL
-    from heal.report.embedded import document, premise
+    from heal.report.embedded import Findings, document, premise
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
+    wanted = [part.strip() for part in parts.split(",") if part.strip()]
+    if unknown := [part for part in wanted if part not in PARTS]:
+        raise ConfigError(f"a report has no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
     vlm = load(EMBEDDED, "auto", None)
-    if vlm.name != EMBEDDED:
-        raise ModelError("there is nothing to report on: this copy of the package has no embedded model")
     runs: dict[str, Summary] = {}
 
     def done(plan: Plan) -> Summary:
         runs[plan.name] = _run(vlm, plan, out, batch_size)
         return runs[plan.name]
 
-    drifts = {d: premise(vlm, "validation", d, validation) for d in ("natural", "counter")}
-    done(embedded.safety(validation))
-    validated = done(embedded.choice(validation))
-    names = [name for name in embedded.equilibria() if name.startswith("heal")]
-    best = embedded.chosen(validated, names)
-    note(f"chosen on the validation split: {best}")
-    method = embedded.equilibria()[best]
-    assert isinstance(method, HEAL)
-    for distribution in ("natural", "counter"):
+    drifts = {}
+    if "premise" in wanted:
+        drifts = {d: premise(vlm, "validation", d, validation) for d in ("natural", "counter")}
+    best = ""
+    if {"validation", "natural", "counter"} & set(wanted):
+        done(embedded.safety(validation))
+        validated = done(embedded.choice(validation))
+        best = embedded.chosen(validated, [name for name in embedded.equilibria() if name.startswith("heal")])
+        note(f"chosen on the validation split: {best}")
+    for distribution in (d for d in ("natural", "counter") if d in wanted):
+        method = embedded.equilibria()[best]
+        assert isinstance(method, HEAL)
         done(embedded.result(distribution, images))
-        done(embedded.controls(distribution, images, method))
+        done(embedded.controls(distribution, fewer, method))
+    settings = {}
+    if "methods" in wanted:
+        settings = embedded.tuned(done(embedded.tuning(validation)))
+        done(embedded.rivals("natural", fewer, None))
+        done(embedded.rivals("natural", fewer, settings))
+    if set(wanted) != set(PARTS):
+        return note(f"made: {', '.join(runs)}. The document is written by a report without --parts")
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(document(runs, drifts, best, images, validation))
+    to.write_text(document(Findings(runs, drifts, best, settings, images, fewer, validation)))
     print(f"written: {to}")
 
 

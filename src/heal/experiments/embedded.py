@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from heal.bench.miniature import MiniChair, MiniMme, MiniPope
 from heal.bench.summary import Summary
 from heal.bench.task import Task
+from heal.experiments.comparison import STRENGTHS, published
 from heal.methods import HEAL, Beam, Method
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-DELTAS = (0.0, 0.5, 1.0)
+DELTAS = (0.0, 0.5)
 LIMITS = (1.5, 2.0, 3.0, None)
 DRAWS = (1, 4)
 NEVER = 1_000_000
@@ -62,6 +63,30 @@ def equilibria() -> dict[str, Method | None]:
 def result(distribution: str, images: int) -> Plan:
     """On the test split: everything that was on the list before any of it was seen."""
     return Plan(f"test-{distribution}", "test", distribution, images, equilibria())
+
+
+def tuning(images: int) -> Plan:
+    """On the validation split: four settings of every method, the same budget for all."""
+    methods: dict[str, Method | None] = {"plain": None}
+    methods |= {f"{name} {i}": m for name, settings in STRENGTHS.items() for i, m in enumerate(settings, 1)}
+    return Plan("tuning", "validation", "natural", images, methods, ("mini-pope", "mini-chair"))
+
+
+def tuned(summary: Summary) -> dict[str, Method]:
+    """Of every method the setting that was best on the validation split."""
+    found = {}
+    for name, settings in STRENGTHS.items():
+        best = chosen(summary, [f"{name} {i}" for i in range(1, len(settings) + 1)])
+        found[name] = settings[int(best.rpartition(" ")[2]) - 1]
+    return found
+
+
+def rivals(distribution: str, images: int, settings: Mapping[str, Method] | None) -> Plan:
+    """On the test split: every method with its published defaults, or with the settings that were chosen."""
+    if settings is None:
+        return Plan(f"published-{distribution}", "test", distribution, images, published())
+    methods: dict[str, Method | None] = {"plain": None, **settings}
+    return Plan(f"tuned-{distribution}", "test", distribution, images, methods)
 
 
 def controls(distribution: str, images: int, chosen: HEAL) -> Plan:

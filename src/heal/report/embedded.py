@@ -11,6 +11,7 @@ from heal.bench.summary import Row, Summary
 from heal.experiments.comparison import lines, markdown
 from heal.experiments.drift import Separation, separations
 from heal.experiments.objects import ObjectToken, describe
+from heal.methods import Method
 from heal.vlm import VLM
 from heal.world import World
 from heal.world.categories import INDEX
@@ -49,28 +50,43 @@ def made_up(tokens: Sequence[ObjectToken], world: World) -> list[tuple[str, int,
     return [(name, len(found), float(np.mean(found)), float(anywhere[INDEX[name]])) for name, found in often]
 
 
-def document(
-    runs: Mapping[str, Summary], drifts: Mapping[str, Premise], best: str, images: int, validation: int
-) -> str:
+@dataclass(frozen=True)
+class Findings:
+    """Everything the document tells."""
+
+    runs: Mapping[str, Summary]
+    drifts: Mapping[str, Premise]
+    best: str
+    """The form of HEAL that was chosen on the validation split."""
+    settings: Mapping[str, Method]
+    """What was chosen there for every method."""
+    images: int
+    fewer: int
+    validation: int
+
+
+def document(found: Findings) -> str:
+    runs, best = found.runs, found.best
     parts = [
         "# Results on the embedded model",
         "",
         "Made by `heal report embedded`. Greedy decoding except beam search; seed 0. In brackets: differences to the",
         "plain model, paired by picture, with * where the 95 % bootstrap interval (2,000 resamples of pictures)",
-        "excludes zero. Nothing on this page was chosen on the test split.",
+        "excludes zero. Nothing on this page was chosen on the test split. MME is the total of existence, count,",
+        "position and colour (at most 800). Intervals of every figure: `scores.json` of the run folders.",
         "",
         "## The premise",
         "",
-        f"On {validation} validation pictures a kind, the plain model: does a value tell correct object names from",
-        "hallucinated ones? AUC 0.5 is chance; `within` compares names at like places of the answer.",
+        f"On {found.validation} validation pictures a kind, the plain model: does a value tell correct object names",
+        "from hallucinated ones? AUC 0.5 is chance; `within` compares names at like places of the answer.",
         "",
     ]
-    for distribution, found in drifts.items():
-        parts += [f"### {distribution}", "", _separations(found.separations), "", _made_up(found.made_up), ""]
+    for distribution, drift in found.drifts.items():
+        parts += [f"### {distribution}", "", _separations(drift.separations), "", _made_up(drift.made_up), ""]
     parts += [
         "## Choices on the validation split",
         "",
-        f"{validation} natural pictures. Factor limit, draws and sinks, at α = 0.6:",
+        f"{found.validation} natural pictures. Factor limit, draws and sinks, at α = 0.6:",
         "",
         table(runs["safety"]),
         f"The equilibrium, chosen by POPE F1 plus object F1: **{best}**.",
@@ -81,14 +97,41 @@ def document(
         parts += [
             f"## Test split, {distribution}",
             "",
-            f"{images} pictures: {_counted(runs[f'test-{distribution}'])}.",
+            f"{found.images} pictures: {_counted(runs[f'test-{distribution}'])}.",
             "",
             table(runs[f"test-{distribution}"]),
-            f"Controls with the settings of {best}:",
+            f"Controls with the settings of {best}, {found.fewer} pictures:",
             "",
             table(runs[f"controls-{distribution}"]),
         ]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_methods(found)])
+
+
+def _methods(found: Findings) -> list[str]:
+    chosen = [f"- {name}: `{_written(method)}`" for name, method in found.settings.items()]
+    return [
+        "## All methods",
+        "",
+        f"{found.fewer} natural test pictures: {_counted(found.runs['published-natural'])}. With published defaults:",
+        "",
+        table(found.runs["published-natural"]),
+        f"With the best of four settings of each method on {found.validation} validation pictures, by POPE F1 plus",
+        "object F1:",
+        "",
+        *chosen,
+        "",
+        table(found.runs["tuned-natural"]),
+        "All settings on the validation split:",
+        "",
+        table(found.runs["tuning"]),
+    ]
+
+
+def _written(method: Method) -> str:
+    """As on the command line, only what differs from the defaults."""
+    usual = type(method)().options()
+    changed = [f"{k}={v}" for k, v in method.options().items() if v != usual[k]]
+    return f"{method.name}:{','.join(changed)}" if changed else method.name
 
 
 def table(summary: Summary) -> str:
