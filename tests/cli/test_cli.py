@@ -19,7 +19,7 @@ from heal import HEAL, VLM
 from heal.architectures import ARCHITECTURES
 from heal.cli import app as application
 from heal.cli import demo
-from heal.errors import ConfigError, ModelError
+from heal.errors import ConfigError
 from heal.experiments.objects import ObjectToken
 from heal.generate import Answer
 from heal.speed import Shape, Speed
@@ -395,10 +395,12 @@ def test_importing_does_no_work(module: str) -> None:
     assert ended.stdout == f"set() {heal.__version__}\n"
 
 
-def test_no_report_on_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heal.vlm.EMBEDDED", tmp_path / "none")
-    result = CliRunner().invoke(
-        application.app, ["report", "--to", str(tmp_path / "r.md"), "--out", str(tmp_path / "o")]
-    )
-    assert isinstance(result.exception, ModelError)
-    assert not (tmp_path / "r.md").exists()
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["llava"], "there is no report on 'llava'"), (["--parts", "natural,all"], "a report has no part 'all'")],
+)
+def test_report_on_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(application.app, ["report", *arguments, "--out", str(tmp_path / "o")])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,109 @@
+"""The model that comes with the package: it loads anywhere, sees, answers, and makes things up for a reason."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration
+
+from heal import HEAL, VLM
+from heal.bench.miniature import MiniChair, MiniPope
+from heal.bench.task import figures, unit_counts
+from heal.experiments.drift import mean_alpha
+from heal.experiments.objects import PROMPT, describe
+from heal.methods.equilibrium import FILE, Equilibrium
+from heal.vlm import EMBEDDED
+from heal.world import World
+
+LIMIT = 12e6
+
+
+@pytest.fixture(scope="module")
+def vlm() -> VLM:
+    return VLM.embedded()
+
+
+def scores(vlm: VLM, task, method=None) -> dict[str, float]:
+    samples = task.samples()
+    answers = vlm.generate(
+        [s.image() for s in samples],
+        [s.prompt for s in samples],
+        method=method,
+        max_new_tokens=task.max_new_tokens,
+        do_sample=False,
+    )
+    parses = {s.id: task.parse(s, a.text) for s, a in zip(samples, answers, strict=True)}
+    return figures(task, unit_counts(task, samples, parses).values())
+
+
+def test_it_is_an_ordinary_small_checkpoint(vlm: VLM) -> None:
+    assert sum(f.stat().st_size for f in EMBEDDED.iterdir()) < LIMIT
+    model = AutoModelForImageTextToText.from_pretrained(EMBEDDED)
+    assert type(model) is LlavaForConditionalGeneration
+    text = model.config.get_text_config()
+    assert text.num_hidden_layers >= 8
+    assert text.num_attention_heads >= 8
+    assert AutoProcessor.from_pretrained(EMBEDDED).tokenizer.is_fast
+    assert (vlm.name, vlm.model.dtype.itemsize) == ("embedded", 4)
+
+
+def test_its_card_says_how_it_was_made() -> None:
+    card = (EMBEDDED / "README.md").read_text()
+    for word in ("language", "vision", "projector", "joint", "seed", "mini-pope", "mini-chair", "Noto", "COCO"):
+        assert word in card
+
+
+def test_its_equilibrium_lies_beside_it(vlm: VLM) -> None:
+    found = Equilibrium.load(EMBEDDED / FILE)
+    text = vlm.model.config.get_text_config()
+    assert found.logits.shape == (text.num_hidden_layers, text.num_attention_heads)
+    assert 0.1 < found.mean < 0.9
+    assert HEAL(alpha="auto").attach(vlm.model) is not None
+
+
+def test_it_sees_what_is_there(vlm: VLM) -> None:
+    """Far from chance on few pictures; the card has the figures on many."""
+    assert scores(vlm, MiniPope(images=15, split="validation"))["accuracy"] > 80
+    found = scores(vlm, MiniChair(images=24, split="validation"))
+    assert found["recall"] > 55
+    assert found["precision"] > 70
+
+
+def test_it_looks_at_the_picture(vlm: VLM) -> None:
+    """The same question about another picture gets another answer."""
+    world = World(0, "validation")
+    views = [view for view in map(world.scene, range(40)) if "person" in view.objects][:10]
+    blank = Image.fromarray(np.full((96, 96, 3), 160, np.uint8))
+    question = "Is there a person in the image?"
+    seen = vlm.generate([v.image for v in views], [question] * len(views), max_new_tokens=2)
+    assert sum(a.text.startswith("Yes") for a in seen) >= 8
+    assert vlm.generate(blank, question, max_new_tokens=2).text.startswith("No")
+
+
+def test_priors_mislead_it(vlm: VLM) -> None:
+    """Scenes that defy what goes together are described worse."""
+    natural, counter = (
+        scores(vlm, MiniChair(images=32, distribution=d, split="validation")) for d in ("natural", "counter")
+    )
+    assert counter["chair_i"] > natural["chair_i"]
+    assert counter["recall"] < natural["recall"]
+
+
+def test_heads_can_be_measured_and_calibrated(vlm: VLM) -> None:
+    view = World(0, "validation", "counter").scene(0)
+    tokens = next(describe(vlm, [view]))
+    assert len(tokens) > 2
+    assert all(0 < mean_alpha(token) < 1 for token in tokens)
+    answer = vlm.generate(
+        view.image, "Please describe this image in detail.", method=HEAL(alpha=0.7), max_new_tokens=64
+    )
+    assert answer.fired.changes > 0
+
+
+def test_its_tokenizer_talks_like_the_benchmarks(vlm: VLM) -> None:
+    for text in ("Is there a hot dog in the image?", "ünïcödé, too", "The people are near the top."):
+        ids = vlm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert vlm.tokenizer.decode(ids) == text
+    config = json.loads((EMBEDDED / "config.json").read_text())
+    assert config["image_token_id"] == vlm.tokenizer.convert_tokens_to_ids("<image>")
