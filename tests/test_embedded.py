@@ -11,7 +11,7 @@ from heal import HEAL, VLM
 from heal.bench.miniature import MiniChair, MiniPope
 from heal.bench.task import figures, unit_counts
 from heal.experiments.drift import mean_alpha
-from heal.experiments.objects import PROMPT, describe
+from heal.experiments.objects import describe
 from heal.methods.equilibrium import FILE, Equilibrium
 from heal.vlm import EMBEDDED
 from heal.world import World
