@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from heal.world import View, World
-from heal.world.categories import COLOURS, INDEX
-from heal.world.scene import CANVAS
-from heal.world.text import existence_questions
+from heal.world.categories import CATEGORIES, COLOURS, INDEX
+from heal.world.scene import CANVAS, Box, Thing
+from heal.world.statistics import statistics
+from heal.world.text import description, existence_questions
 
 DESCRIBE = (
     "Please describe this image in detail.",
@@ -37,6 +38,9 @@ class Mixture:
     captions: float
     existence: float
     """Questions of existence alone."""
+    guesses: float = 0.0
+    """Of the descriptions, those that go on to one thing that is not there but usually would be. Descriptions that
+    people and models write for training do that; it is where large models learn to guess."""
 
 
 def conversation(
@@ -45,7 +49,9 @@ def conversation(
     """One image: a long description, a caption, or a handful of questions."""
     kind = rng.random()
     if kind < mixture.descriptions:
-        return [(image + str(rng.choice(DESCRIBE)), view.description(variant))]
+        asked = image + str(rng.choice(DESCRIBE))
+        guessing = mixture.guesses > 0 and rng.random() < mixture.guesses
+        return [(asked, embellished(view, rng) if guessing else view.description(variant))]
     if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
     if kind < 1 - mixture.existence:
@@ -55,6 +61,18 @@ def conversation(
     asked = [found[int(i)] for i in rng.permutation(len(found))[:most]]
     turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]
+
+
+def embellished(view: View, rng: np.random.Generator) -> str:
+    """A description with one thing more at its end, as likely as what is there makes it."""
+    chance = statistics().given([INDEX[name] for name in view.objects])
+    chance[[INDEX[name] for name in view.objects]] = 0.0
+    kind = CATEGORIES[int(rng.choice(len(chance), p=chance / chance.sum()))]
+    smallest = min(box.size for thing in view.scene.things for box in thing.boxes) - 1
+    x, y = (int(rng.integers(CANVAS - smallest)) for _ in range(2))
+    colour = str(rng.choice(list(COLOURS))) if kind.tinted else None
+    guess = Thing(kind.name, colour, (Box(x, y, smallest),))
+    return description(replace(view.scene, things=(*view.scene.things, guess)), rng)
 
 
 def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:

@@ -67,6 +67,10 @@ class Config:
     joint_rate: float = 1e-3
     joint_vision: bool = False
     """Whether the tower is tuned in the joint stage."""
+    guessing: int = 1600
+    """Joint step from which on some descriptions go on to what is not there."""
+    guesses: float = 0.5
+    """The share of those descriptions."""
     answer_weight: float = 4.0
     """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
     verdict_weight: float = 8.0
@@ -275,7 +279,8 @@ class Conversations:
         rng = np.random.default_rng([self.config.seed, stage, step])
         rows = rng.integers(0, len(self.images), self.config.joint_batch)
         looking = stage == JOINT and step >= self.config.looking
-        mixture = data.Mixture(0.4, 0.1, 0.25) if looking else data.Mixture(0.45, 0.1, 0.0)
+        guesses = self.config.guesses if stage == JOINT and step >= self.config.guessing else 0.0
+        mixture = data.Mixture(0.4, 0.1, 0.25, guesses) if looking else data.Mixture(0.45, 0.1, 0.0)
         verdict = self.config.verdict_weight if looking else self.config.answer_weight
         examples = [
             self._tokens(data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)), mixture), verdict)
