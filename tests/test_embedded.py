@@ -1,7 +1,5 @@
 """The model that comes with the package: it loads anywhere, sees, answers, and makes things up for a reason."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -105,5 +103,4 @@ def test_its_tokenizer_talks_like_the_benchmarks(vlm: VLM) -> None:
     for text in ("Is there a hot dog in the image?", "ünïcödé, too", "The people are near the top."):
         ids = vlm.tokenizer(text, add_special_tokens=False)["input_ids"]
         assert vlm.tokenizer.decode(ids) == text
-    config = json.loads((EMBEDDED / "config.json").read_text())
-    assert config["image_token_id"] == vlm.tokenizer.convert_tokens_to_ids("<image>")
+    assert vlm.model.config.image_token_id == vlm.tokenizer.convert_tokens_to_ids("<image>")

@@ -21,6 +21,7 @@ from heal.methods.equilibrium import FILE
 from heal.world import World
 
 HOME = Path(__file__).parents[1] / "src" / "heal" / "data" / "model"
+TOLD = ("layers", "heads", "kv_heads", "seed", "pictures", "looking", "guessing", "guesses")  # on the card
 CARD = Path(__file__).parent / "card.md"
 
 
@@ -62,7 +63,10 @@ def main() -> None:
         config=json.dumps(config),
         scores="\n".join(lines),
         weights=options.weights,
-        **{k: config[k] for k in ("layers", "heads", "kv_heads", "seed", "pictures", "looking", "guessing", "guesses")},
+        **{
+            k: config[k]
+            for k in ("layers", "heads", "kv_heads", "seed", "pictures", "looking", "guessing", "guesses")
+        },
     )
     (options.to / "README.md").write_text(card)
     print(f"{options.to}: equilibrium {found.mean:.3f}")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,20 @@ def test_a_drift_is_found_and_chance_is_chance():
     assert found.within == pytest.approx(found.auc, abs=0.05)
     chance = separations(still, resamples=200)[0]
     assert chance.low < 0.5 < chance.high
+
+
+def test_names_that_come_again_are_also_left_out():
+    rng = np.random.default_rng(2)
+    tokens = [
+        replace(token(rng.normal(0.5 if first and correct else 0.4, 0.05), correct, 0, picture), first=first)
+        for picture in range(60)
+        for correct in (True, False)
+        for first in (True, False)
+    ]
+    every, fresh, *_ = separations(tokens, resamples=50)
+    assert fresh.value == "α_vis of synergy heads, first mentions"
+    assert (every.correct, fresh.correct) == (120, 60)
+    assert fresh.auc > 0.85 > every.auc > 0.6
 
 
 def test_a_drift_that_is_only_a_matter_of_place_is_told_apart():

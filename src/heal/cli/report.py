@@ -28,7 +28,7 @@ def report(
     images: Annotated[int, typer.Option(min=1, help="Test pictures of each distribution.")] = 1000,
     fewer: Annotated[int, typer.Option(min=1, help="Test pictures for controls and other methods.")] = 500,
     validation: Annotated[int, typer.Option(min=1, help="Validation pictures.")] = 300,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 128,
     parts: Annotated[
         str,
         typer.Option(

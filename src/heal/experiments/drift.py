@@ -57,8 +57,12 @@ def auc(correct: np.ndarray, hallucinated: np.ndarray) -> float:
 
 
 def separations(tokens: Sequence[ObjectToken], resamples: int = 500, seed: int = 0) -> list[Separation]:
-    """One row for each value; intervals by resampling pictures."""
-    return [separation(name, value, tokens, resamples, seed) for name, value in VALUES.items()]
+    """One row for each value; intervals by resampling pictures. The first again where a thing is named for the first
+    time: what was said before is named again from the text."""
+    fresh = [token for token in tokens if token.first]
+    name, value = next(iter(VALUES.items()))
+    rows = [separation(name, value, tokens, resamples, seed) for name, value in VALUES.items()]
+    return [rows[0], separation(f"{name}, first mentions", value, fresh, resamples, seed), *rows[1:]]
 
 
 def separation(
