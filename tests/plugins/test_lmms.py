@@ -76,8 +76,8 @@ HEALED = ("method=heal,alpha=0.6,interval=2,layers=1-4", HEAL(alpha=0.6, interva
 def test_task_of_the_harness(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, method: HEAL | None
 ) -> None:
-    found, scores = answers(folder, f"pretrained=random,{arguments}", monkeypatch)
-    vlm = VLM.random()
+    found, scores = answers(folder, f"pretrained=embedded,{arguments}", monkeypatch)
+    vlm = VLM.embedded()
     expected = [
         vlm.generate(str(folder / f"{index}.png"), question, method=method, max_new_tokens=6, do_sample=False).text
         for index in range(2)
