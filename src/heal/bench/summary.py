@@ -158,7 +158,7 @@ def _rows(
                 reason=next((f["reason"] for f in firings if f["steps"] == 0), None),
                 yes_ratio=_yes_ratio(parses),
                 mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
-                seconds=sum(r.seconds for r in answered.values()),
+                seconds=sum((r.seconds for r in answered.values()), start=0.0),
                 **_speed(answered, first),
                 memory=max((r.memory for r in answered.values()), default=0),
             )

@@ -32,15 +32,15 @@ def report(
     parts: Annotated[
         str,
         typer.Option(
-            help="Which runs to make, by commas: several processes can share a report. natural and counter need "
-            "validation. The document is written when all parts are asked for."
+            help="Which runs to make, by commas, so that several processes can share a report. natural and counter "
+            "need validation. The document tells what has been measured so far."
         ),
     ] = ",".join(PARTS),
 ) -> None:
     """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down."""
     from heal.experiments import embedded
     from heal.methods import HEAL
-    from heal.report.embedded import Findings, document, premise
+    from heal.report.embedded import document, gather, premise, write_premise
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
@@ -48,35 +48,28 @@ def report(
     if unknown := [part for part in wanted if part not in PARTS]:
         raise ConfigError(f"a report has no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
     vlm = load(EMBEDDED, "auto", None)
-    runs: dict[str, Summary] = {}
 
     def done(plan: Plan) -> Summary:
-        runs[plan.name] = _run(vlm, plan, out, batch_size)
-        return runs[plan.name]
+        return _run(vlm, plan, out, batch_size)
 
-    drifts = {}
     if "premise" in wanted:
-        drifts = {d: premise(vlm, "validation", d, validation) for d in ("natural", "counter")}
-    best = ""
+        for distribution in ("natural", "counter"):
+            write_premise(premise(vlm, "validation", distribution, validation), out / f"premise-{distribution}.json")
     if {"validation", "natural", "counter"} & set(wanted):
         done(embedded.safety(validation))
-        validated = done(embedded.choice(validation))
-        best = embedded.chosen(validated, [name for name in embedded.equilibria() if name.startswith("heal")])
+        best = embedded.chosen_form(done(embedded.choice(validation)))
         note(f"chosen on the validation split: {best}")
-    for distribution in (d for d in ("natural", "counter") if d in wanted):
         method = embedded.equilibria()[best]
         assert isinstance(method, HEAL)
-        done(embedded.result(distribution, images))
-        done(embedded.controls(distribution, fewer, method))
-    settings = {}
+        for distribution in (d for d in ("natural", "counter") if d in wanted):
+            done(embedded.result(distribution, images))
+            done(embedded.controls(distribution, fewer, method))
     if "methods" in wanted:
         settings = embedded.tuned(done(embedded.tuning(validation)))
         done(embedded.rivals("natural", fewer, None))
         done(embedded.rivals("natural", fewer, settings))
-    if set(wanted) != set(PARTS):
-        return note(f"made: {', '.join(runs)}. The document is written by a report without --parts")
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(document(Findings(runs, drifts, best, settings, images, fewer, validation)))
+    to.write_text(document(gather(out)))
     print(f"written: {to}")
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from heal.bench.summary import Row, Summary
+from heal.bench.folder import Folder
+from heal.bench.summary import Row, Summary, summarise
 from heal.experiments.comparison import lines, markdown
 from heal.experiments.drift import Separation, separations
+from heal.experiments.embedded import chosen_form
 from heal.experiments.objects import ObjectToken, describe
-from heal.methods import Method
+from heal.methods import Method, create
+from heal.plain import plain
 from heal.vlm import VLM
 from heal.world import World
 from heal.world.categories import INDEX
@@ -52,21 +59,40 @@ def made_up(tokens: Sequence[ObjectToken], world: World) -> list[tuple[str, int,
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything the document tells."""
+    """Whatever has been measured: the document tells what is there and names what is not."""
 
     runs: Mapping[str, Summary]
     drifts: Mapping[str, Premise]
-    best: str
-    """The form of HEAL that was chosen on the validation split."""
-    settings: Mapping[str, Method]
-    """What was chosen there for every method."""
-    images: int
-    fewer: int
-    validation: int
+
+    @property
+    def best(self) -> str:
+        """The form of HEAL that was chosen on the validation split."""
+        return chosen_form(self.runs["choice"]) if "choice" in self.runs else ""
+
+
+def gather(folder: Path) -> Findings:
+    """Every finished run in the folder of a report, and the premise."""
+    runs = {path.name: summarise(Folder(path)) for path in sorted(folder.iterdir()) if (path / "run.json").exists()}
+    drifts = {}
+    for distribution in ("natural", "counter"):
+        if (path := folder / f"premise-{distribution}.json").exists():
+            drifts[distribution] = read_premise(path)
+    return Findings({name: summary for name, summary in runs.items() if not summary.missing}, drifts)
+
+
+def read_premise(path: Path) -> Premise:
+    record = json.loads(path.read_text())
+    nan: Any = math.nan
+    rows = [Separation(**{k: nan if v is None else v for k, v in row.items()}) for row in record["separations"]]
+    return Premise(record["images"], rows, [(a, b, c, d) for a, b, c, d in record["made_up"]])
+
+
+def write_premise(found: Premise, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plain(asdict(found)), ensure_ascii=False, indent=1) + "\n")
 
 
 def document(found: Findings) -> str:
-    runs, best = found.runs, found.best
     parts = [
         "# Results on the embedded model",
         "",
@@ -75,62 +101,84 @@ def document(found: Findings) -> str:
         "excludes zero. Nothing on this page was chosen on the test split. MME is the total of existence, count,",
         "position and colour (at most 800). Intervals of every figure: `scores.json` of the run folders.",
         "",
+    ]
+    missing = [name for name in RUNS if name not in found.runs]
+    if missing:
+        parts += [f"Not measured yet: {', '.join(missing)}.", ""]
+    parts += _premise(found) if found.drifts else []
+    for title, sections in SECTIONS.items():
+        there = [(name, intro) for name, intro in sections if name in found.runs]
+        if there:
+            parts += [f"## {title}", ""]
+        for name, intro in there:
+            run = found.runs[name]
+            text = intro.format(images=_images(run), answers=_counted(run), best=found.best)
+            parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run)]
+    return "\n".join(parts)
+
+
+SECTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "Choices on the validation split": (
+        ("safety", "Factor limit, draws and sinks at α = 0.6, {images} natural pictures:"),
+        ("choice", "The equilibrium, {images} natural pictures; by POPE F1 plus object F1: **{best}**."),
+    ),
+    "Test split, natural": (
+        ("test-natural", "{images} pictures: {answers}."),
+        ("controls-natural", "Controls with the settings of {best}, {images} pictures:"),
+    ),
+    "Test split, counter": (
+        ("test-counter", "{images} pictures: {answers}."),
+        ("controls-counter", "Controls with the settings of {best}, {images} pictures:"),
+    ),
+    "All methods": (
+        ("published-natural", "With published defaults, {images} natural test pictures: {answers}."),
+        ("tuned-natural", "With the best of four settings of each on the validation split, {images} test pictures:"),
+        ("tuning", "All settings, {images} validation pictures, four of each method:"),
+    ),
+}
+"""The runs of a report, in the order of the document, with what is said of each."""
+
+RUNS = tuple(name for sections in SECTIONS.values() for name, _ in sections)
+
+
+def _premise(found: Findings) -> list[str]:
+    first = next(iter(found.drifts.values()))
+    parts = [
         "## The premise",
         "",
-        f"On {found.validation} validation pictures a kind, the plain model: does a value tell correct object names",
+        f"On {first.images} validation pictures a kind, the plain model: does a value tell correct object names",
         "from hallucinated ones? AUC 0.5 is chance; `within` compares names at like places of the answer.",
         "",
     ]
     for distribution, drift in found.drifts.items():
         parts += [f"### {distribution}", "", _separations(drift.separations), "", _made_up(drift.made_up), ""]
-    parts += [
-        "## Choices on the validation split",
-        "",
-        f"{found.validation} natural pictures. Factor limit, draws and sinks, at α = 0.6:",
-        "",
-        table(runs["safety"]),
-        f"The equilibrium, chosen by POPE F1 plus object F1: **{best}**.",
-        "",
-        table(runs["choice"]),
-    ]
-    for distribution in ("natural", "counter"):
-        parts += [
-            f"## Test split, {distribution}",
-            "",
-            f"{found.images} pictures: {_counted(runs[f'test-{distribution}'])}.",
-            "",
-            table(runs[f"test-{distribution}"]),
-            f"Controls with the settings of {best}, {found.fewer} pictures:",
-            "",
-            table(runs[f"controls-{distribution}"]),
-        ]
-    return "\n".join([*parts, *_methods(found)])
+    return parts
 
 
-def _methods(found: Findings) -> list[str]:
-    chosen = [f"- {name}: `{_written(method)}`" for name, method in found.settings.items()]
-    return [
-        "## All methods",
-        "",
-        f"{found.fewer} natural test pictures: {_counted(found.runs['published-natural'])}. With published defaults:",
-        "",
-        table(found.runs["published-natural"]),
-        f"With the best of four settings of each method on {found.validation} validation pictures, by POPE F1 plus",
-        "object F1:",
-        "",
-        *chosen,
-        "",
-        table(found.runs["tuned-natural"]),
-        "All settings on the validation split:",
-        "",
-        table(found.runs["tuning"]),
-    ]
+def _images(run: Summary) -> int:
+    tasks = Folder(run.folder).described()["configuration"]["tasks"]
+    return next(iter(tasks.values()))["options"]["images"]
+
+
+def _settings(run: Summary) -> list[str]:
+    """What was chosen for every method, as on the command line."""
+    methods = Folder(run.folder).described()["configuration"]["methods"]
+    found = [create(m["name"], **_options(m)) for m in methods.values() if m is not None]
+    return [*(f"- {method.name}: `{_written(method)}`" for method in found), ""]
+
+
+def _options(method: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in method["options"].items()}
 
 
 def _written(method: Method) -> str:
     """As on the command line, only what differs from the defaults."""
     usual = type(method)().options()
-    changed = [f"{k}={v}" for k, v in method.options().items() if v != usual[k]]
+    changed = [
+        f"{k}={'+'.join(map(str, v)) if isinstance(v, list) else v}"
+        for k, v in method.options().items()
+        if v != usual[k]
+    ]
     return f"{method.name}:{','.join(changed)}" if changed else method.name
 
 
