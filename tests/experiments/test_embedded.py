@@ -30,7 +30,7 @@ def test_nothing_is_chosen_on_the_test_split():
     plans = [embedded.safety(3), embedded.choice(3), embedded.tuning(3)]
     assert {plan.split for plan in plans} == {"validation"}
     reported = [
-        *(embedded.result(d, 3) for d in ("natural", "counter")),
+        *(plan(d, 3) for d in ("natural", "counter") for plan in (embedded.result, embedded.questions)),
         embedded.controls("natural", 3, HEAL(alpha=0.6)),
         embedded.rivals("natural", 3, None),
         embedded.rivals("natural", 3, {"heal": HEAL(alpha=0.6)}),

@@ -63,6 +63,7 @@ def report(
         assert isinstance(method, HEAL)
         for distribution in (d for d in ("natural", "counter") if d in wanted):
             done(embedded.result(distribution, images))
+            done(embedded.questions(distribution, max(1, images // 4)))
             done(embedded.controls(distribution, fewer, method))
     if "methods" in wanted:
         settings = embedded.tuned(done(embedded.tuning(validation)))

@@ -62,7 +62,12 @@ def equilibria() -> dict[str, Method | None]:
 
 def result(distribution: str, images: int) -> Plan:
     """On the test split: everything that was on the list before any of it was seen."""
-    return Plan(f"test-{distribution}", "test", distribution, images, equilibria())
+    return Plan(f"test-{distribution}", "test", distribution, images, equilibria(), ("mini-pope", "mini-chair"))
+
+
+def questions(distribution: str, images: int) -> Plan:
+    """The same on MME, with so many pictures for each of its four subtasks."""
+    return Plan(f"mme-{distribution}", "test", distribution, images, equilibria(), ("mini-mme",))
 
 
 def tuning(images: int) -> Plan:

@@ -124,10 +124,12 @@ SECTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "Test split, natural": (
         ("test-natural", "{images} pictures: {answers}."),
+        ("mme-natural", "MME, {images} pictures for each of its four subtasks: {answers}."),
         ("controls-natural", "Controls with the settings of {best}, {images} pictures:"),
     ),
     "Test split, counter": (
         ("test-counter", "{images} pictures: {answers}."),
+        ("mme-counter", "MME, {images} pictures for each of its four subtasks: {answers}."),
         ("controls-counter", "Controls with the settings of {best}, {images} pictures:"),
     ),
     "All methods": (
