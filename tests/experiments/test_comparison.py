@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ def test_a_line_gathers_the_tasks_of_a_method(summary):
     assert heal.differences["CHAIR_s ↓"].value == -4.0
     assert (plain.fired, heal.fired, idle.fired) == (None, True, False)
     assert (heal.time_ratio, idle.time_ratio) == (1.4, 1.0)
+
+
+def test_time_is_of_the_longest_answers():
+    rows = (replace(row("mini-pope", "x", ratio=50.0), mean_tokens=2.0), row("mini-chair", "x", ratio=1.5))
+    assert lines(Summary(Path("x"), rows))[0].time_ratio == 1.5
 
 
 def test_the_table_marks_differences_and_methods_without_effect(summary):

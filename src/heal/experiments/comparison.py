@@ -44,6 +44,7 @@ class Line:
     differences: Mapping[str, Interval]
     """To the first method, paired; empty for the first."""
     time_ratio: float
+    """Of a token after the first, on the task with the longest answers."""
     memory: int
     fired: bool | None
     """None for the plain model."""
@@ -63,7 +64,7 @@ def lines(summary: Summary) -> list[Line]:
 def _line(method: str, rows: Sequence[Row]) -> Line:
     by_task = {row.task.partition(":")[0].removeprefix("mini-"): row for row in rows}
     known = [(by_task[task], figure, heading) for task, figure, heading in COLUMNS if task in by_task]
-    ratios = [row.time_ratio for row in rows if not math.isnan(row.time_ratio)]
+    timed = [(row.mean_tokens, row.time_ratio) for row in rows if not math.isnan(row.time_ratio)]
     return Line(
         method,
         {heading: row.figures[figure] for row, figure, heading in known if figure in row.figures},
@@ -72,7 +73,7 @@ def _line(method: str, rows: Sequence[Row]) -> Line:
             for row, figure, heading in known
             if row.differences and figure in row.differences
         },
-        max(ratios, default=math.nan),
+        max(timed, default=(0.0, math.nan))[1],
         max((row.memory for row in rows), default=0),
         None if all(row.fired is None for row in rows) else any(row.fired for row in rows),
     )
