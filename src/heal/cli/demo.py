@@ -22,10 +22,16 @@ SCENE = 0
 ENLARGED = 4
 
 
-def demo(method: Method, folder: Path) -> None:
-    """Both answers with every made-up object marked, the drift of the synergy heads, and three pictures."""
+def demo(method: Method | None, folder: Path) -> None:
+    """Both answers with every made-up object marked, the drift of the synergy heads, and three pictures.
+
+    Without a method: HEAL in the form that was best for this model on the validation split (docs/results.md).
+    """
     from heal.experiments.objects import PROMPT, label
+    from heal.methods import HEAL
     from heal.world import World
+
+    method = method or HEAL(alpha="profile")
 
     vlm = load(EMBEDDED, "auto", None)
     view = World(0, "validation", "counter").scene(SCENE)

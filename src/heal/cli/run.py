@@ -49,7 +49,7 @@ def run(
     if image is None:
         from heal.cli.demo import demo
 
-        return demo(chosen, out)
+        return demo(None if (method, alpha) == ("heal", None) else chosen, out)
     if prompt is None:
         raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
     vlm = load(model, dtype, device)
