@@ -297,7 +297,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "alpha of the demonstration": (["run", "--alpha", "0"], "alpha must lie strictly between 0 and 1"),
     "method": (["run", "PICTURE", PROMPT, "--method", "nonsense"], "unknown method 'nonsense': choose one of"),
     "option": (["run", "PICTURE", PROMPT, "--method", "heal:beta=1"], "'beta=1' is not an option of heal"),
-    "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=6"], "the model has 6 (0 to 5)"),
+    "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=8"], "the model has 8 (0 to 7)"),
     "preset": (["speed", "--preset", "nonsense"], "unknown preset 'nonsense': choose one of"),
     "dtype of speed": (["speed", "--dtype", "auto"], "dtype must be float32, bfloat16 or float16 here"),
     "dtype": (["run", "PICTURE", PROMPT, "--model", "SAVED", "--dtype", "int8"], "dtype cannot be 'int8'"),

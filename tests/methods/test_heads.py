@@ -19,7 +19,7 @@ def pictures(count):
 
 
 def traces(vlm, count=2, **options):
-    method = HEAL(alpha=0.4, factor_limit=None, **options)
+    method = HEAL(**{"alpha": 0.4, "factor_limit": None} | options)
     answers = vlm.generate(
         pictures(count), ["describe", "describe this image"][:count], method=method, trace=True, max_new_tokens=NEW
     )
@@ -56,16 +56,17 @@ def test_as_many_random_heads_as_synergy_heads(vlm):
 
 
 def test_a_random_choice_depends_on_the_seed_and_not_on_the_batch(vlm):
-    together = traces(vlm, heads="random")
+    # unbounded factors of thousands would make rounding, which differs from batch to batch, a matter of tokens
+    together = traces(vlm, heads="random", factor_limit=2.0)
     alone = vlm.generate(
         pictures(2)[1],
         "describe this image",
-        method=HEAL(alpha=0.4, factor_limit=None, heads="random"),
+        method=HEAL(alpha=0.4, factor_limit=2.0, heads="random"),
         trace=True,
         max_new_tokens=NEW,
     ).trace
     np.testing.assert_array_equal(changed(alone), changed(together[1]))
-    other = traces(vlm, heads="random", seed=1)
+    other = traces(vlm, heads="random", factor_limit=2.0, seed=1)
     assert (changed(other[0])[0] != changed(together[0])[0]).any()
 
 
