@@ -63,10 +63,7 @@ def main() -> None:
         config=json.dumps(config),
         scores="\n".join(lines),
         weights=options.weights,
-        **{
-            k: config[k]
-            for k in ("layers", "heads", "kv_heads", "seed", "pictures", "looking", "guessing", "guesses")
-        },
+        **{k: config[k] for k in TOLD},
     )
     (options.to / "README.md").write_text(card)
     print(f"{options.to}: equilibrium {found.mean:.3f}")
