@@ -9,9 +9,17 @@ import numpy as np
 
 from heal.world import View, World
 from heal.world.categories import CATEGORIES, COLOURS, INDEX
-from heal.world.scene import CANVAS, Box, Thing
+from heal.world.scene import CANVAS, Box, Scene, Thing
 from heal.world.statistics import statistics
-from heal.world.text import description, existence_questions
+from heal.world.text import (
+    Question,
+    colour_questions,
+    count_questions,
+    description,
+    existence_questions,
+    open_questions,
+    position_questions,
+)
 
 DESCRIBE = (
     "Please describe this image in detail.",
@@ -24,6 +32,8 @@ PATCH = 12
 GRID = CANVAS // PATCH
 BACKGROUND = len(INDEX)
 END = "</s>"
+DETAILS = 16  # draws of a question about details; many are of a fact that was asked for already
+SHARES = (0.25, 0.4, 0.1, 0.25)  # of colours, places, counts and open questions among them
 
 
 def turn(question: str, answer: str) -> str:
@@ -36,8 +46,10 @@ class Mixture:
 
     descriptions: float
     captions: float
-    existence: float
+    existence: float = 0.0
     """Questions of existence alone."""
+    details: float = 0.0
+    """Questions of colours, places and counts alone."""
     guesses: float = 0.0
     """Of the descriptions, those that go on to one thing that is not there but usually would be. Descriptions that
     people and models write for training do that; it is where large models learn to guess."""
@@ -54,13 +66,30 @@ def conversation(
         return [(asked, embellished(view, rng) if guessing else view.description(variant))]
     if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
-    if kind < 1 - mixture.existence:
+    if kind < mixture.descriptions + mixture.captions + mixture.details:
+        found, most = detail_questions(view, rng), 12
+    elif kind < 1 - mixture.existence:
         found, most = view.questions(variant), 8
     else:
         found, most = existence_questions(view.scene, rng, pairs=6), 12
     asked = [found[int(i)] for i in rng.permutation(len(found))[:most]]
     turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]
+
+
+def detail_questions(view: View, rng: np.random.Generator) -> list[Question]:
+    """Colours, places and counts, each fact asked for once, so that no answer can be told from another."""
+    found: dict[tuple[bool, str], Question] = {}
+    for _ in range(DETAILS):
+        asked = (colour_questions, position_questions, count_questions, _open_details)[int(rng.choice(4, p=SHARES))]
+        if pair := asked(view.scene, rng):
+            question = pair[int(rng.integers(len(pair)))]
+            found.setdefault((question.topic == "position", question.about), question)
+    return list(found.values())
+
+
+def _open_details(scene: Scene, rng: np.random.Generator) -> list[Question]:
+    return [q for q in open_questions(scene, rng) if q.about]
 
 
 def embellished(view: View, rng: np.random.Generator) -> str:

@@ -3,9 +3,9 @@
     python training/train.py --out DIR [--config training/config.json] [--only STAGE]
 
 1. language: the decoder alone, on text of the natural distribution, so that its prior is strong;
-2. vision: the tower alone, on the label and colour of every patch;
-3. projector: between the two, both frozen: first what a patch shows becomes the word for it (`align`), then what is
-   said of pictures (`projector`);
+2. vision: the tower alone, on the label, colour and place of every patch;
+3. projector: between the two, both frozen: first what a patch shows becomes the word for it, with colour and place
+   still to be read from it (`align`), then what is said of pictures (`projector`);
 4. joint: a short instruction tuning on descriptions, captions and questions.
 
 Each stage writes a log of losses and a checkpoint into DIR and is skipped if its checkpoint is there. Within a stage
@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +41,8 @@ STAGES = ("language", "vision", "align", "projector", "joint")
 JOINT = 1 + STAGES.index("joint")  # its address among the draws
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+LOOKS = len(data.COLOURS) + 1 + 2 * data.GRID  # scores of colour, column and row
+DETAIL = re.compile(rf"\b(left|right|middle|top|bottom|{'|'.join(data.COLOURS)})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,12 @@ class Config:
     verdict_weight: float = 8.0
     """Weight of yes and no in conversations about pictures, from the step `looking` on; before it, as of names."""
     looking: int = 500
-    """Joint step from which on a quarter of the pictures are asked about existence alone: by then names are read."""
+    """Joint step from which on some pictures are asked about existence alone, and some about details: by then names
+    are read. From then on colours and places count like names in the loss."""
+    existence: float = 0.2
+    """The share of pictures that are then asked about existence alone."""
+    details: float = 0.25
+    """The share that are asked about colours, places and counts alone."""
 
 
 class Log:
@@ -216,21 +224,30 @@ def pixels(images: np.ndarray) -> Tensor:
     return ((x - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
 
 
+def looks(scores: Tensor, colours: np.ndarray) -> Tensor:
+    """How badly colour, column and row of patches are told, one loss each; scores [patches, LOOKS]."""
+    colour, column, row = scores.split([len(data.COLOURS) + 1, data.GRID, data.GRID], dim=-1)
+    places = torch.arange(data.GRID**2).repeat(len(colours))
+    return (
+        F.cross_entropy(colour, torch.from_numpy(colours).long().flatten(), reduction="none")
+        + 0.5 * F.cross_entropy(column, places % data.GRID, reduction="none")
+        + 0.5 * F.cross_entropy(row, places // data.GRID, reduction="none")
+    )
+
+
 def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
     images, kinds, colours = data.pictures(folder, "train", config.pictures, config.seed)
     tower, head = stage.parts
 
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
         rows = np.random.default_rng([config.seed, 2, step]).integers(0, len(images), config.vision_batch)
-        out = head(tower(pixels(images[rows])).last_hidden_state[:, 1:])
-        what, colour = out.split([data.BACKGROUND + 1, len(data.COLOURS) + 1], dim=-1)
+        out = head(tower(pixels(images[rows])).last_hidden_state[:, 1:]).flatten(0, 1)
+        what, rest = out.split([data.BACKGROUND + 1, LOOKS], dim=-1)
         truth = torch.from_numpy(kinds[rows]).long().flatten()
-        tint = torch.from_numpy(colours[rows]).long().flatten()
-        what, colour = what.flatten(0, 1), colour.flatten(0, 1)
         # most patches are background: they count less, or nothing else would be learned at first
         weight = torch.where(truth == data.BACKGROUND, 0.3, 1.0)
         loss = (F.cross_entropy(what, truth, reduction="none") * weight).mean()
-        loss = loss + 0.3 * (F.cross_entropy(colour, tint, reduction="none") * weight).mean()
+        loss = loss + 0.3 * (looks(rest, colours[rows]) * weight).mean()
         thing = truth != data.BACKGROUND
         right = (what.argmax(-1) == truth)[thing].float().mean()
         return loss, {"patch_accuracy": float(right)}
@@ -239,11 +256,12 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
 
 
 def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
-    """A patch of a thing is brought to the embedding of the first token of its name."""
-    images, kinds, _ = data.pictures(folder, "train", config.pictures, config.seed)
+    """A patch of a thing is brought to the embedding of the first token of its name. Its colour and place must stay
+    to be read from it, or no later stage will ever see them."""
+    images, kinds, colours = data.pictures(folder, "train", config.pictures, config.seed)
     first = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in data.INDEX]
     words = torch.tensor([*first, tokenizer(".", add_special_tokens=False)["input_ids"][0]])
-    tower, projector = net.model.vision_tower, net.model.multi_modal_projector
+    tower, (projector, head) = net.model.vision_tower, stage.parts
     table = net.model.language_model.embed_tokens.weight.detach()
     size = table.norm(dim=-1).mean()
 
@@ -261,7 +279,8 @@ def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: S
         length = (out.norm(dim=-1) / size - 1).square().mean()
         thing = truth != data.BACKGROUND
         right = (scores.argmax(-1) == words[truth])[thing].float().mean()
-        return loss + length, {"patch_accuracy": float(right)}
+        seen_still = (looks(head(out), colours[rows]) * weight).sum() / weight.sum()
+        return loss + length + 0.5 * seen_still, {"patch_accuracy": float(right), "looks": float(seen_still)}
 
     optimise(stage, loss_at)
 
@@ -278,12 +297,14 @@ class Conversations:
     def batch(self, step: int, stage: int) -> dict[str, Tensor]:
         rng = np.random.default_rng([self.config.seed, stage, step])
         rows = rng.integers(0, len(self.images), self.config.joint_batch)
-        looking = stage == JOINT and step >= self.config.looking
-        guesses = self.config.guesses if stage == JOINT and step >= self.config.guessing else 0.0
-        mixture = data.Mixture(0.4, 0.1, 0.25, guesses) if looking else data.Mixture(0.45, 0.1, 0.0)
-        verdict = self.config.verdict_weight if looking else self.config.answer_weight
+        mixture = self.mixture(step, stage)
+        verdict = self.config.verdict_weight if mixture.existence else self.config.answer_weight
         examples = [
-            self._tokens(data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)), mixture), verdict)
+            self._tokens(
+                data.conversation(self.world.scene(int(r)), rng, int(rng.integers(8)), mixture),
+                verdict,
+                mixture.details > 0,
+            )
             for r in rows
         ]
         length = max(len(ids) for ids, _ in examples)
@@ -294,24 +315,35 @@ class Conversations:
             weights[i, : len(tokens)] = torch.tensor(own)
         return {"ids": ids, "weights": weights, "pixels": pixels(self.images[rows])}
 
-    def _tokens(self, turns: list[tuple[str, str]], verdict: float) -> tuple[list[int], list[float]]:
+    def mixture(self, step: int, stage: int) -> data.Mixture:
+        """What is said about pictures at this step."""
+        config = self.config
+        if stage != JOINT or step < config.looking:
+            return data.Mixture(0.45, 0.1)
+        guesses = config.guesses if step >= config.guessing else 0.0
+        return data.Mixture(0.35, 0.05, config.existence, config.details, guesses)
+
+    def _tokens(self, turns: list[tuple[str, str]], verdict: float, details: bool) -> tuple[list[int], list[float]]:
         ids, weights = [self.tokenizer.bos_token_id], [0.0]
         for question, answer in turns:
             asked = self._ids(f"USER: {question} ASSISTANT:")
             said = self.tokenizer(f" {answer}", add_special_tokens=False, return_offsets_mapping=True)
             ids += [*asked, *said["input_ids"], self.tokenizer.eos_token_id]
             weights += [0.0] * len(asked)
-            weights += [*self._weights(f" {answer}", said["input_ids"], said["offset_mapping"], verdict), 1.0]
+            spans = [(m.start, m.stop) for m in mentions(f" {answer}")]
+            spans += [m.span() for m in DETAIL.finditer(f" {answer}")] if details else []
+            weights += [*self._weights(spans, said["input_ids"], said["offset_mapping"], verdict), 1.0]
         return ids, weights
 
-    def _weights(self, text: str, ids: list[int], offsets: list[tuple[int, int]], verdict: float) -> list[float]:
-        """What is decided by looking counts more: names of things, yes and no."""
-        names = [(m.start, m.stop) for m in mentions(text)]
+    def _weights(
+        self, spans: list[tuple[int, int]], ids: list[int], offsets: list[tuple[int, int]], verdict: float
+    ) -> list[float]:
+        """What is decided by looking counts more: names of things, yes and no, later colours and places."""
         return [
             verdict
             if token in self.weighted
             else self.config.answer_weight
-            if any(start < stop and a < stop and start < b for a, b in names)
+            if any(start < stop and a < stop and start < b for a, b in spans)
             else 1.0
             for token, (start, stop) in zip(ids, offsets, strict=True)
         ]
@@ -392,8 +424,10 @@ def stage_of(name: str, net: Any, config: Config, out: Path) -> Stage:
     if name == "language":
         parts = [language]
     elif name == "vision":
-        parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + len(data.COLOURS) + 1)]
-    elif name in ("align", "projector"):
+        parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + LOOKS)]
+    elif name == "align":
+        parts = [projector, nn.Linear(config.hidden, LOOKS)]
+    elif name == "projector":
         parts = [projector]
     else:
         parts = [projector, language, tower] if config.joint_vision else [projector, language]

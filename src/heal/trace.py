@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from heal.errors import TraceError
+from heal.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,20 +109,10 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file. It appears whole or not at all; missing folders are made."""
-        path = Path(path)
         arrays = {name: getattr(self, name) for name in _DTYPES}
         record = {name: getattr(self, name) for name in _RECORD}
         data = to_bytes(arrays, metadata={"heal_trace": str(FORMAT), "record": json.dumps(record)})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:

@@ -344,8 +344,9 @@ def test_a_merge_that_was_stopped_loses_nothing(vlm: VLM, whole: Path, tmp_path:
     lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
     (path / "records-000.jsonl").write_text("".join(lines[:8]))
     (path / "records-001.jsonl").write_text("".join(lines[8:]) + lines[0][:40])
-    (path / "records.jsonl.part").write_text(lines[0][:40])
+    (path / ".records.jsonl.0a1b2c3d.part").write_text(lines[0][:40])
     again(vlm, path, resume=True)
+    assert not list(path.glob(".*.part"))
     assert exact(path) == exact(whole)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from PIL import Image
 from heal.bench.record import Appender, Key, Record, read
 from heal.bench.task import Sample
 from heal.errors import HealWarning, ImageError, RunError
+from heal.files import PART, write_whole
 from heal.plain import plain
 
-RUN, SAMPLES, RECORDS, SCORES, PART = "run.json", "samples.jsonl", "records.jsonl", "scores.json", ".part"
+RUN, SAMPLES, RECORDS, SCORES = "run.json", "samples.jsonl", "records.jsonl", "scores.json"
 SHOWN = 4
 
 
@@ -121,6 +122,9 @@ class Folder:
 
     def tidy(self) -> None:
         """All records in one file. Stopped anywhere in between, nothing is lost: a record may be there twice."""
+        with _writing(self.path):
+            for path in self.path.glob(f".*{PART}"):  # of a writer that was killed
+                path.unlink()
         if self._files() in ([], [self.path / RECORDS]):
             return
         _replace(self.path / RECORDS, "".join(record.line() for record in self.records().values()))
@@ -178,30 +182,8 @@ def _pretty(value: Mapping[str, Any]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """In one step: whoever looks sees the old file or the whole new one."""
-    part = path.with_name(path.name + PART)
     with _writing(path):
-        try:
-            with open(part, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    """So that the new name is on disk too, where a system allows it."""
-    with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        write_whole(path, text)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import httpx
 
 from heal.bench.judged import Prompt
 from heal.errors import ConfigError, DataError
+from heal.files import write_whole
 
 AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
@@ -175,23 +175,12 @@ class Judge:
         return text if isinstance(text, str) else None
 
     def _keep(self, prompt: Prompt, text: str) -> None:
-        """In one step: a reader sees the whole file or none."""
         path = self.place(prompt)
         if path is None:
             return
         record = {"judge": self.options.model, "prompt": prompt.text, "reply": text}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(record, file, ensure_ascii=False)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(name, path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_whole(path, json.dumps(record, ensure_ascii=False))
         except OSError as error:
             raise DataError(f"the judge's reply cannot be kept in {path.parent}: {error.strerror}") from error
 

@@ -68,11 +68,12 @@ def write(table: list[Line], folder: Path) -> None:
     import pandas as pd
 
     from heal.experiments.comparison import csv_rows, markdown
+    from heal.files import write_whole
     from heal.plots.cost import Point, quality_against_cost
     from heal.plots.figure import save
 
-    (folder / "table.md").write_text(markdown(table))
-    pd.DataFrame(csv_rows(table)).to_csv(folder / "table.csv", index=False)
+    write_whole(folder / "table.md", markdown(table))
+    write_whole(folder / "table.csv", pd.DataFrame(csv_rows(table)).to_csv(index=False))
     panels: dict[str, list[Point]] = {}
     for heading in ("POPE F1", "CHAIR_s ↓", "Recall", "MME"):
         points = [

@@ -13,6 +13,7 @@ from jaxtyping import Float32, Int64, UInt8
 
 from heal.analysis.taxonomy import HeadType
 from heal.errors import ConfigError
+from heal.files import write_whole
 
 FILE = "equilibrium.json"
 """Its name in the folder of a checkpoint."""
@@ -57,17 +58,13 @@ class Equilibrium:
         return (1 / (1 + np.exp(-(logits + delta)))).astype(np.float32)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
         record = {
             "mean": self.mean,
             "logits": [[None if np.isnan(x) else round(float(x), 5) for x in row] for row in self.logits],
             "counts": self.counts.tolist(),
             "source": self.source,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps(record) + "\n")
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(record) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Equilibrium:

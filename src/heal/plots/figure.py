@@ -1,12 +1,15 @@
-"""Figures without a display, and files that appear whole or not at all."""
+"""Figures without a display."""
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from heal.files import write_whole
 
 
 def new(width: float, height: float) -> Figure:
@@ -17,12 +20,6 @@ def new(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        figure.savefig(temporary, dpi=dpi, format=path.suffix.lstrip(".") or "png")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi, format=Path(path).suffix.lstrip(".") or "png")
+    return write_whole(path, drawn.getvalue())
