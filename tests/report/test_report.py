@@ -3,20 +3,38 @@ import math
 
 import pytest
 
+from heal.bench.machine import weights_fingerprint
 from heal.bench.miniature import MiniChair, MiniPope
 from heal.bench.runner import run
+from heal.errors import DataError
 from heal.experiments.drift import Separation
 from heal.methods import HEAL, VCD, Beam
-from heal.report.embedded import RUNS, Premise, document, gather, write_premise
+from heal.report.embedded import RUNS, Premise, document, gather, premise_file, write_premise
+from heal.report.kept import finished, keep, kept
 from heal.vlm import VLM
 
 DRIFT = Separation("α_vis of synergy heads", 30, 12, 0.5, 0.4, 0.66, 0.6, 0.7, math.nan)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def vlm():
+    return VLM.random()
+
+
+@pytest.fixture(scope="module")
+def weights(vlm):
+    return weights_fingerprint(vlm.model)
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    return tmp_path_factory.mktemp("figures")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, vlm, weights, figures):
     """Two runs that ended, one that did not, and the premise on natural scenes."""
-    out, vlm = tmp_path_factory.mktemp("report"), VLM.random()
+    out = tmp_path_factory.mktemp("report")
     tasks = {
         "mini-pope": MiniPope(images=1, split="validation"),
         "mini-chair": MiniChair(images=1, split="validation"),
@@ -26,13 +44,18 @@ def folder(tmp_path_factory):
     run(vlm, tasks, {"plain": None, "beam": Beam(2)}, out / "tuning")
     records = out / "tuning" / "records.jsonl"
     records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))
-    write_premise(Premise(20, [DRIFT], [("fork", 7, 0.31, 0.05)]), out / "premise-natural.json")
+    write_premise(Premise(weights, 20, [DRIFT], [("fork", 7, 0.31, 0.05)]), premise_file(figures, "natural"))
     return out
 
 
-def test_only_what_ended_is_told_and_the_rest_is_named(folder, monkeypatch):
+@pytest.fixture(autouse=True)
+def form(monkeypatch):
+    """The runs here have only some of the forms among which one is chosen."""
     monkeypatch.setattr("heal.report.embedded.chosen_form", lambda summary: "heal α=0.6")
-    found = gather(folder)
+
+
+def test_only_what_ended_is_told_and_the_rest_is_named(folder, figures, weights):
+    found = gather(folder, figures, weights)
     assert set(found.runs) == {"choice", "tuned-natural"}
     text = document(found)
     missing = next(line for line in text.splitlines() if line.startswith("Not measured yet: "))
@@ -45,9 +68,51 @@ def test_only_what_ended_is_told_and_the_rest_is_named(folder, monkeypatch):
     assert "### counter" not in text
 
 
-def test_a_premise_is_kept_as_it_was(folder):
-    (kept,) = gather(folder).drifts.values()
-    assert kept.made_up == [("fork", 7, 0.31, 0.05)]
-    assert kept.separations[0].auc == 0.66
-    assert math.isnan(kept.separations[0].within)
-    assert json.loads((folder / "premise-natural.json").read_text())["separations"][0]["within"] is None
+def test_a_premise_is_kept_as_it_was(folder, figures, weights):
+    (there,) = gather(folder, figures, weights).drifts.values()
+    assert there.made_up == [("fork", 7, 0.31, 0.05)]
+    assert there.separations[0].auc == 0.66
+    assert math.isnan(there.separations[0].within)
+    assert json.loads(premise_file(figures, "natural").read_text())["separations"][0]["within"] is None
+
+
+def test_figures_outlive_the_answers_they_come_from(folder, figures, weights, tmp_path):
+    before = gather(folder, figures, weights)
+    after = gather(tmp_path, figures, weights)
+    assert set(after.runs) == set(before.runs)
+    assert document(after) == document(before)
+
+
+def test_figures_of_another_model_are_left_out(folder, figures, weights, tmp_path):
+    gather(folder, figures, weights)
+    found = gather(tmp_path, figures, "of another model")
+    assert not found.runs
+    assert not found.drifts
+    assert gather(tmp_path, figures, weights).runs
+
+
+def test_what_is_kept_is_what_was_found(folder, tmp_path):
+    found = finished(folder / "choice")
+    keep(found, tmp_path / "choice.json")
+    again = kept(tmp_path / "choice.json")
+    assert again.configuration == found.configuration
+    for old, new in zip(found.summary.rows, again.summary.rows, strict=True):
+        assert (new.task, new.method, new.answered, new.fired) == (old.task, old.method, old.answered, old.fired)
+        assert new.time_ratio == pytest.approx(old.time_ratio, abs=1e-4, nan_ok=True)
+        assert set(new.figures) == set(old.figures)
+        for name, interval in old.figures.items():
+            assert new.figures[name].value == pytest.approx(interval.value, abs=1e-4, nan_ok=True)
+            assert new.figures[name].low == pytest.approx(interval.low, abs=1e-4, nan_ok=True)
+
+
+def test_a_run_that_has_not_ended_is_not_kept(folder, tmp_path):
+    assert finished(folder / "tuning") is None
+    assert finished(tmp_path / "nothing") is None
+    assert kept(tmp_path / "nothing.json") is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '[{"configuration": {}}]', "[{}, 3]"])
+def test_a_file_that_is_something_else_is_refused(tmp_path, content):
+    (tmp_path / "choice.json").write_text(content)
+    with pytest.raises(DataError, match="delete it and measure again"):
+        kept(tmp_path / "choice.json")

@@ -32,15 +32,17 @@ def report(
     parts: Annotated[
         str,
         typer.Option(
-            help="Which runs to make, by commas, so that several processes can share a report. natural and counter "
-            "need validation. The document tells what has been measured so far."
+            help="Which runs to make, by commas, so that several processes can share a report; none to write the "
+            "document again. It tells what has been measured so far, here or earlier, of this very model."
         ),
     ] = ",".join(PARTS),
 ) -> None:
     """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down."""
+    from heal.bench.machine import weights_fingerprint
     from heal.experiments import embedded
+    from heal.files import write_whole
     from heal.methods import HEAL
-    from heal.report.embedded import document, gather, premise, write_premise
+    from heal.report.embedded import document, gather, premise, premise_file, write_premise
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
@@ -49,29 +51,38 @@ def report(
         raise ConfigError(f"a report has no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
     vlm = load(EMBEDDED, "auto", None)
 
+    figures, weights = to.with_suffix(""), weights_fingerprint(vlm.model)
+
     def done(plan: Plan) -> Summary:
         return _run(vlm, plan, out, batch_size)
 
-    if "premise" in wanted:
-        for distribution in ("natural", "counter"):
-            write_premise(premise(vlm, "validation", distribution, validation), out / f"premise-{distribution}.json")
-    if {"validation", "natural", "counter"} & set(wanted):
-        done(embedded.safety(validation))
-        best = embedded.chosen_form(done(embedded.choice(validation)))
+    def chosen() -> HEAL:
+        """On the validation split, measured now or before."""
+        there = gather(out, figures, weights).runs.get("choice")
+        summary = there.summary if there else done(embedded.choice(validation))
+        best = embedded.chosen_form(summary)
         note(f"chosen on the validation split: {best}")
         method = embedded.equilibria()[best]
         assert isinstance(method, HEAL)
-        for distribution in (d for d in ("natural", "counter") if d in wanted):
-            done(embedded.result(distribution, images))
-            done(embedded.questions(distribution, max(1, images // 4)))
-            done(embedded.controls(distribution, fewer, method))
+        return method
+
+    if "premise" in wanted:
+        for distribution in ("natural", "counter"):
+            found = premise(vlm, "validation", distribution, validation)
+            write_premise(found, premise_file(figures, distribution))
+    if "validation" in wanted:
+        done(embedded.safety(validation))
+        done(embedded.choice(validation))
+    for distribution in (d for d in ("natural", "counter") if d in wanted):
+        done(embedded.result(distribution, images))
+        done(embedded.questions(distribution, max(1, images // 4)))
+        done(embedded.controls(distribution, fewer, chosen()))
     if "methods" in wanted:
         settings = embedded.tuned(done(embedded.tuning(validation)))
         done(embedded.rivals("natural", fewer, None))
         done(embedded.rivals("natural", fewer, settings))
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(document(gather(out)))
-    print(f"written: {to}")
+    write_whole(to, document(gather(out, figures, weights)))
+    print(f"written: {to}, with every figure in {figures}")
 
 
 def _run(vlm: VLM, plan: Plan, out: Path, batch_size: int) -> Summary:

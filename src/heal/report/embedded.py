@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from heal.bench.folder import Folder
-from heal.bench.summary import Row, Summary, summarise
+from heal.bench.bootstrap import Interval
+from heal.bench.machine import weights_fingerprint
+from heal.bench.summary import Row, Summary
 from heal.experiments.comparison import lines, markdown
 from heal.experiments.drift import Separation, separations
 from heal.experiments.embedded import chosen_form
 from heal.experiments.objects import ObjectToken, describe
+from heal.files import write_whole
 from heal.methods import Method, create
 from heal.plain import plain
+from heal.report.kept import SUFFIX, Measured, finished, keep, kept
 from heal.vlm import VLM
 from heal.world import World
 from heal.world.categories import INDEX
@@ -31,6 +34,8 @@ MOST = 10
 class Premise:
     """The plain model's own drift on scenes of one kind, and what it makes up."""
 
+    weights: str
+    """Which model."""
     images: int
     separations: Sequence[Separation]
     made_up: Sequence[tuple[str, int, float, float]]
@@ -41,7 +46,7 @@ def premise(vlm: VLM, split: str, distribution: str, images: int) -> Premise:
     world = World(0, split, distribution)  # type: ignore[arg-type]
     views = [world.scene(i) for i in range(images)]
     tokens = [t for found in describe(vlm, views, batch=32) for t in found]
-    return Premise(images, separations(tokens), made_up(tokens, world))
+    return Premise(weights_fingerprint(vlm.model), images, separations(tokens), made_up(tokens, world))
 
 
 def made_up(tokens: Sequence[ObjectToken], world: World) -> list[tuple[str, int, float, float]]:
@@ -61,35 +66,50 @@ def made_up(tokens: Sequence[ObjectToken], world: World) -> list[tuple[str, int,
 class Findings:
     """Whatever has been measured: the document tells what is there and names what is not."""
 
-    runs: Mapping[str, Summary]
+    runs: Mapping[str, Measured]
     drifts: Mapping[str, Premise]
 
     @property
     def best(self) -> str:
         """The form of HEAL that was chosen on the validation split."""
-        return chosen_form(self.runs["choice"]) if "choice" in self.runs else ""
+        return chosen_form(self.runs["choice"].summary) if "choice" in self.runs else ""
 
 
-def gather(folder: Path) -> Findings:
-    """Every finished run in the folder of a report, and the premise."""
-    runs = {path.name: summarise(Folder(path)) for path in sorted(folder.iterdir()) if (path / "run.json").exists()}
+def gather(folder: Path, figures: Path, weights: str) -> Findings:
+    """Every finished run in `folder`, whose figures are now kept in `figures`, and what was kept there of others.
+
+    Only what is about the model with these weights: figures of an earlier one are left out, and overwritten once
+    they have been measured again.
+    """
+    runs: dict[str, Measured] = {}
+    for name in RUNS:
+        fresh = finished(folder / name)
+        if fresh is not None and fresh.weights == weights:
+            keep(fresh, figures / f"{name}{SUFFIX}")
+        there = kept(figures / f"{name}{SUFFIX}")
+        if there is not None and there.weights == weights:
+            runs[name] = there
     drifts = {}
     for distribution in ("natural", "counter"):
-        if (path := folder / f"premise-{distribution}.json").exists():
-            drifts[distribution] = read_premise(path)
-    return Findings({name: summary for name, summary in runs.items() if not summary.missing}, drifts)
+        path = premise_file(figures, distribution)
+        if path.exists() and (drift := read_premise(path)).weights == weights:
+            drifts[distribution] = drift
+    return Findings(runs, drifts)
+
+
+def premise_file(figures: Path, distribution: str) -> Path:
+    return figures / f"premise-{distribution}{SUFFIX}"
 
 
 def read_premise(path: Path) -> Premise:
     record = json.loads(path.read_text())
     nan: Any = math.nan
     rows = [Separation(**{k: nan if v is None else v for k, v in row.items()}) for row in record["separations"]]
-    return Premise(record["images"], rows, [(a, b, c, d) for a, b, c, d in record["made_up"]])
+    return Premise(record["weights"], record["images"], rows, [(a, b, c, d) for a, b, c, d in record["made_up"]])
 
 
 def write_premise(found: Premise, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plain(asdict(found)), ensure_ascii=False, indent=1) + "\n")
+    write_whole(path, json.dumps(plain(asdict(found)), ensure_ascii=False, indent=1) + "\n")
 
 
 def document(found: Findings) -> str:
@@ -99,12 +119,15 @@ def document(found: Findings) -> str:
         "Made by `heal report embedded`. Greedy decoding except beam search; seed 0. In brackets: differences to the",
         "plain model, paired by picture, with * where the 95 % bootstrap interval (2,000 resamples of pictures)",
         "excludes zero. Nothing on this page was chosen on the test split. MME is the total of existence, count,",
-        "position and colour (at most 800). Intervals of every figure: `scores.json` of the run folders.",
+        "position and colour (at most 800). Every figure with its interval is in [results](results/). Times are",
+        "ratios to the plain model in the same batches; in a model this small every operation weighs more than in a",
+        "real one (see [benchmarks](../benchmarks/README.md) for those).",
         "",
     ]
     missing = [name for name in RUNS if name not in found.runs]
     if missing:
         parts += [f"Not measured yet: {', '.join(missing)}.", ""]
+    parts += _seeing(found)
     parts += _premise(found) if found.drifts else []
     for title, sections in SECTIONS.items():
         there = [(name, intro) for name, intro in sections if name in found.runs]
@@ -113,7 +136,7 @@ def document(found: Findings) -> str:
         for name, intro in there:
             run = found.runs[name]
             text = intro.format(images=_images(run), answers=_counted(run), best=found.best)
-            parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run)]
+            parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run.summary)]
     return "\n".join(parts)
 
 
@@ -157,14 +180,42 @@ def _premise(found: Findings) -> list[str]:
     return parts
 
 
-def _images(run: Summary) -> int:
-    tasks = Folder(run.folder).described()["configuration"]["tasks"]
-    return next(iter(tasks.values()))["options"]["images"]
+SEEN = {
+    "test": ("mini-pope", ("random", "popular", "adversarial"), "accuracy", "POPE, {} questions"),
+    "mme": ("mini-mme", ("existence", "count", "position", "color"), "accuracy", "MME, {} questions"),
+}
+"""What the plain model can see, by the run that tells."""
 
 
-def _settings(run: Summary) -> list[str]:
+def _seeing(found: Findings) -> list[str]:
+    """The plain model by kinds of questions."""
+    out = []
+    for run, (task, kinds, figure, title) in SEEN.items():
+        for kind in kinds:
+            cells = []
+            for distribution in ("natural", "counter"):
+                measured = found.runs.get(f"{run}-{distribution}")
+                row = measured.summary.row(task, "plain") if measured else None
+                cells.append(_interval(row.figures[f"{kind}/{figure}"]) if row else "–")
+            if any(cell != "–" for cell in cells):
+                out.append(f"| {title.format(kind)} | {' | '.join(cells)} |")
+    if not out:
+        return []
+    head = "Accuracy of the plain model on the test split, in per cent (95 % interval):"
+    return ["## What it sees", "", head, "", "| | natural | counter |", "|---|---|---|", *out, ""]
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.value:.1f} ({found.low:.1f}–{found.high:.1f})"
+
+
+def _images(run: Measured) -> int:
+    return next(iter(run.configuration["tasks"].values()))["options"]["images"]
+
+
+def _settings(run: Measured) -> list[str]:
     """What was chosen for every method, as on the command line."""
-    methods = Folder(run.folder).described()["configuration"]["methods"]
+    methods = run.configuration["methods"]
     found = [create(m["name"], **_options(m)) for m in methods.values() if m is not None]
     return [*(f"- {method.name}: `{_written(method)}`" for method in found), ""]
 
@@ -188,9 +239,9 @@ def table(summary: Summary) -> str:
     return markdown(lines(summary))
 
 
-def _counted(summary: Summary) -> str:
+def _counted(run: Measured) -> str:
     first: dict[str, Row] = {}
-    for row in summary.rows:
+    for row in run.summary.rows:
         first.setdefault(row.task, row)
     return ", ".join(f"{row.answered} answers to {task}" for task, row in first.items())
 
