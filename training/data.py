@@ -33,6 +33,7 @@ GRID = CANVAS // PATCH
 BACKGROUND = len(INDEX)
 END = "</s>"
 DETAILS = 16  # draws of a question about details; many are of a fact that was asked for already
+LIKELY = 0.2  # of the absent things asked for: few who write questions think of what could be there but is not
 SHARES = (0.25, 0.4, 0.1, 0.25)  # of colours, places, counts and open questions among them
 
 
@@ -71,7 +72,7 @@ def conversation(
     elif kind < 1 - mixture.existence:
         found, most = view.questions(variant), 8
     else:
-        found, most = existence_questions(view.scene, rng, pairs=6), 12
+        found, most = existence_questions(view.scene, rng, pairs=6, likely_share=LIKELY), 12
     asked = [found[int(i)] for i in rng.permutation(len(found))[:most]]
     turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]

@@ -21,7 +21,18 @@ from heal.methods.equilibrium import FILE
 from heal.world import World
 
 HOME = Path(__file__).parents[1] / "src" / "heal" / "data" / "model"
-TOLD = ("layers", "heads", "kv_heads", "seed", "pictures", "looking", "guessing", "guesses")  # on the card
+TOLD = (
+    "layers",
+    "heads",
+    "kv_heads",
+    "seed",
+    "pictures",
+    "looking",
+    "guessing",
+    "guesses",
+    "existence",
+    "details",
+)  # on the card
 CARD = Path(__file__).parent / "card.md"
 
 

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -5,7 +7,10 @@ from PIL import Image
 
 from heal import VLM
 from heal.analysis.taxonomy import HeadType
+from heal.bench.bootstrap import Interval
+from heal.experiments.comparison import Line
 from heal.plots import head_map, mix_over_tokens, save
+from heal.plots.cost import Point, panels, quality_against_cost
 from heal.plots.heads import COLOURS
 from heal.plots.mix import WRONG, Marked
 
@@ -57,3 +62,25 @@ def test_saved_as_a_picture_and_nothing_else_is_left(tmp_path):
     with Image.open(path) as image:
         assert image.size[0] > 100
     assert [p.name for p in path.parent.iterdir()] == ["map.png"]
+
+
+def test_the_same_figure_is_the_same_drawing(tmp_path):
+    first, second = (
+        save(head_map(np.full((2, 2), 4, np.uint8)), tmp_path / name).read_bytes() for name in ("a.svg", "b.svg")
+    )
+    assert first == second
+    assert b"<svg" in first
+
+
+def test_a_panel_for_each_figure_with_its_interval():
+    found = {"POPE F1": Interval(80.0, 78.0, 82.0)}
+    plain = Line("plain", found, {}, math.nan, 0, None)
+    slow = Line("vcd", found | {"Recall": Interval(70.0, 69.0, 71.0)}, {}, 2.5, 0, True)
+    drawn = panels([plain, slow])
+    assert drawn == {
+        "POPE F1": [Point("plain", 1.0, 80.0, 78.0, 82.0), Point("vcd", 2.5, 80.0, 78.0, 82.0)],
+        "Recall": [Point("vcd", 2.5, 70.0, 69.0, 71.0)],
+    }
+    axes = quality_against_cost(drawn).axes
+    assert [a.get_title() for a in axes] == ["POPE F1", "Recall"]
+    assert [t.get_text() for t in axes[0].texts] == ["plain", "vcd"]

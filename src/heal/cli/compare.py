@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,23 +68,9 @@ def write(table: list[Line], folder: Path) -> None:
 
     from heal.experiments.comparison import csv_rows, markdown
     from heal.files import write_whole
-    from heal.plots.cost import Point, quality_against_cost
+    from heal.plots.cost import panels, quality_against_cost
     from heal.plots.figure import save
 
     write_whole(folder / "table.md", markdown(table))
     write_whole(folder / "table.csv", pd.DataFrame(csv_rows(table)).to_csv(index=False))
-    panels: dict[str, list[Point]] = {}
-    for heading in ("POPE F1", "CHAIR_s ↓", "Recall", "MME"):
-        points = [
-            Point(line.method, 1.0 if math.isnan(line.time_ratio) else line.time_ratio, *_bounds(line, heading))
-            for line in table
-            if heading in line.figures
-        ]
-        if points:
-            panels[heading] = points
-    save(quality_against_cost(panels), folder / "quality-cost.png")
-
-
-def _bounds(line: Line, heading: str) -> tuple[float, float, float]:
-    found = line.figures[heading]
-    return found.value, found.low, found.high
+    save(quality_against_cost(panels(table)), folder / "quality-cost.png")

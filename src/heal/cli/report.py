@@ -40,9 +40,12 @@ def report(
     """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down."""
     from heal.bench.machine import weights_fingerprint
     from heal.experiments import embedded
+    from heal.experiments.comparison import lines
     from heal.files import write_whole
     from heal.methods import HEAL
-    from heal.report.embedded import document, gather, premise, premise_file, write_premise
+    from heal.plots.cost import panels, quality_against_cost
+    from heal.plots.figure import save
+    from heal.report.embedded import PICTURE, document, gather, premise, premise_file, write_premise
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
@@ -68,8 +71,8 @@ def report(
 
     if "premise" in wanted:
         for distribution in ("natural", "counter"):
-            found = premise(vlm, "validation", distribution, validation)
-            write_premise(found, premise_file(figures, distribution))
+            drift = premise(vlm, "validation", distribution, validation)
+            write_premise(drift, premise_file(figures, distribution))
     if "validation" in wanted:
         done(embedded.safety(validation))
         done(embedded.choice(validation))
@@ -81,7 +84,11 @@ def report(
         settings = embedded.tuned(done(embedded.tuning(validation)))
         done(embedded.rivals("natural", fewer, None))
         done(embedded.rivals("natural", fewer, settings))
-    write_whole(to, document(gather(out, figures, weights)))
+    found = gather(out, figures, weights)
+    if "published-natural" in found.runs:
+        table = lines(found.runs["published-natural"].summary)
+        save(quality_against_cost(panels(table)), figures / PICTURE)
+    write_whole(to, document(found))
     print(f"written: {to}, with every figure in {figures}")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from heal.experiments.comparison import Line
 from heal.plots import figure as figures
+
+HEADINGS = ("POPE F1", "CHAIR_s ↓", "Recall", "MME")
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,21 @@ class Point:
     value: float
     low: float
     high: float
+
+
+def panels(table: Sequence[Line]) -> dict[str, list[Point]]:
+    """Of a comparison: one panel for each figure that it has."""
+    return {
+        heading: [_point(line, heading) for line in table if heading in line.figures]
+        for heading in HEADINGS
+        if any(heading in line.figures for line in table)
+    }
+
+
+def _point(line: Line, heading: str) -> Point:
+    found = line.figures[heading]
+    cost = 1.0 if math.isnan(line.time_ratio) else line.time_ratio
+    return Point(line.method, cost, found.value, found.low, found.high)
 
 
 def quality_against_cost(panels: Mapping[str, Sequence[Point]]) -> Figure:

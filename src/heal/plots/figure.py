@@ -6,6 +6,7 @@ import io
 import os
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -20,6 +21,7 @@ def new(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> Path:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=dpi, format=Path(path).suffix.lstrip(".") or "png")
+    drawn, kind = io.BytesIO(), Path(path).suffix.lstrip(".") or "png"
+    with rc_context({"svg.hashsalt": "heal"}):  # the same figure is the same file
+        figure.savefig(drawn, dpi=dpi, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return write_whole(path, drawn.getvalue())

@@ -28,6 +28,7 @@ from heal.world.categories import INDEX
 from heal.world.statistics import statistics
 
 MOST = 10
+PICTURE = "quality-cost.svg"
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def document(found: Findings) -> str:
             run = found.runs[name]
             text = intro.format(images=_images(run), answers=_counted(run), best=found.best)
             parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run.summary)]
+            parts += [f"![Quality against cost](results/{PICTURE})", ""] if name == "published-natural" else []
     return "\n".join(parts)
 
 

@@ -136,15 +136,17 @@ def existence(name: str, truth: bool) -> Question:
     return Question("existence", f"Is there {article(name)} {name} in the image?", _yes(truth), name)
 
 
-def existence_questions(scene: Scene, rng: np.random.Generator, pairs: int = 2) -> list[Question]:
-    """As many yes as no; what is absent is half random, half what the rest makes likely."""
+def existence_questions(
+    scene: Scene, rng: np.random.Generator, pairs: int = 2, likely_share: float = 0.5
+) -> list[Question]:
+    """As many yes as no; of what is absent a share is what the rest makes likely, the others are anything."""
     present = [str(x) for x in rng.permutation(sorted(scene.objects))[:pairs]]
     chance = statistics().given([INDEX[n] for n in scene.objects])
     absent = [n for n in NAMES if n not in scene.objects]
     likely = sorted(absent, key=lambda n: -chance[INDEX[n]])[:8]
     asked: list[str] = []
     while len(asked) < len(present):
-        name = str(rng.choice(likely if rng.random() < 0.5 else absent))
+        name = str(rng.choice(likely if rng.random() < likely_share else absent))
         if name not in asked:
             asked.append(name)
     return [existence(n, True) for n in present] + [existence(n, False) for n in asked]
