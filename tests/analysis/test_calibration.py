@@ -86,3 +86,19 @@ def test_the_new_mix_is_alpha_where_no_limit_holds_it_back():
     mix = beta * visual / (beta * visual + gamma * language)
     torch.testing.assert_close(mix, torch.full((20,), 0.37), rtol=1e-6, atol=0)
     torch.testing.assert_close(beta * visual + gamma * language, visual + language)
+
+
+def test_one_sided_brings_back_only_what_drifted_toward_language():
+    generator = torch.Generator().manual_seed(0)
+    visual, language = torch.rand(2, 200, generator=generator) + 0.01
+    alpha = torch.rand(200, generator=generator) * 0.8 + 0.1
+    calibrated = torch.rand(200, generator=generator) < 0.8
+    both = factors(visual, language, calibrated, alpha, 3.0)
+    one = factors(visual, language, calibrated, alpha, 3.0, one_sided=True)
+    toward_language = visual / (visual + language) < alpha
+    assert 20 < int((toward_language & calibrated).sum()) < 180
+    for found, usual in zip(one, both, strict=True):
+        assert torch.equal(found[toward_language], usual[toward_language])
+        assert (found[~toward_language] == 1).all()
+    assert (one[0] >= 1).all()
+    assert (one[1] <= 1).all()

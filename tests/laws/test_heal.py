@@ -81,7 +81,9 @@ def moved(one: Run, other: Run, step: int = 0) -> Tensor:
 real_factors, real_classify = heal_runtime.factors, heal_runtime.classify
 
 
-def at_equilibrium(visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None) -> Any:
+def at_equilibrium(
+    visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None, one_sided: bool
+) -> Any:
     # in single precision, 1 − α would lose its digits where a head reads hardly any language
     visual, language = visual.double(), language.double()
     factors = real_factors(visual, language, calibrated, visual / (visual + language), limit)

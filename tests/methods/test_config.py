@@ -18,6 +18,7 @@ from heal.methods.options import options_of
 from tests import zoo
 
 CHOICES = {
+    "drift": ("both", "language"),
     "masking": MASKINGS,
     "covariance": COVARIANCES,
     "replacement": REPLACEMENTS,

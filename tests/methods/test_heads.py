@@ -42,6 +42,15 @@ def test_all_heads_that_have_a_mix(vlm):
         np.testing.assert_array_equal(changed(trace), ~np.isnan(trace.alpha_vis))
 
 
+def test_heads_that_drifted_toward_language_alone(vlm):
+    for trace in traces(vlm, alpha=0.5, drift="language"):
+        synergy = (trace.types == int(HeadType.SYNERGY)) & ~np.isnan(trace.alpha_vis)
+        assert (synergy & (trace.alpha_vis > 0.5)).any()
+        np.testing.assert_array_equal(changed(trace), synergy & (trace.alpha_vis < 0.5))
+        assert np.nanmin(trace.beta) == 1
+        assert np.nanmax(trace.gamma) == 1
+
+
 def test_as_many_random_heads_as_synergy_heads(vlm):
     for trace in traces(vlm, heads="random"):
         synergy = (trace.types == int(HeadType.SYNERGY)).sum((1, 2))

@@ -13,14 +13,18 @@ def factors(
     calibrated: Bool[Tensor, "*heads"],
     alpha: float | Float[Tensor, "*#heads"],
     limit: float | None,
+    one_sided: bool = False,
 ) -> tuple[Float[Tensor, "*heads"], Float[Tensor, "*heads"]]:
     """β = α/α_vis and γ = (1−α)/α_lang for the heads to calibrate, 1 for all others.
 
     A head that carries no mix at this step (one of the two not positive) is left alone, and `limit` bounds
-    both factors to [1/limit, limit]; None leaves them unbounded, as in the paper.
+    both factors to [1/limit, limit]; None leaves them unbounded, as in the paper. `one_sided` leaves heads alone
+    that are more visual than the equilibrium: only what drifted toward language is brought back.
     """
     mixed = calibrated & (visual > 0) & (language > 0)
     total = visual + language
+    if one_sided:
+        mixed = mixed & (visual < alpha * total)
     beta = torch.where(mixed, alpha * total / visual, 1.0)
     gamma = torch.where(mixed, (1 - alpha) * total / language, 1.0)
     if limit is not None:

@@ -33,11 +33,12 @@ def step(
     calibrated: Bool[Tensor, "rows heads"],
     target: float | Tensor,
     limit: float | None,
+    one_sided: bool,
     measure: Measure,
 ) -> Outcome:
     """Visual, language and total information of every head, β, γ, and the calibrated output."""
     scores = scores_from_partials(real, gaussian_partials(query, scale, mean, squared, draw), measure)
-    beta, gamma = factors(scores.visual, scores.language, calibrated, target, limit)
+    beta, gamma = factors(scores.visual, scores.language, calibrated, target, limit, one_sided)
     out = merge(real, [beta, gamma, None][: len(real)])
     return scores.visual, scores.language, scores.total, beta, gamma, out
 
@@ -57,6 +58,7 @@ def compiled_step(
     calibrated: Tensor,
     target: float | Tensor,
     limit: float | None,
+    one_sided: bool,
     measure: Measure,
 ) -> Outcome:
     """The same by torch.compile: the first call takes half a minute, and lengths may change from call to call."""
@@ -66,7 +68,7 @@ def compiled_step(
     try:
         return _compiled()(
             query, scale, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses, calibrated,
-            target, limit, measure,
+            target, limit, one_sided, measure,
         )  # fmt: skip
     except torch._inductor.exc.InvalidCxxCompiler as error:
         raise UnsupportedError("compile=true needs a C++ compiler: install g++, or leave the option out") from error
@@ -86,8 +88,9 @@ def _flat(
     calibrated: Tensor,
     target: float | Tensor,
     limit: float | None,
+    one_sided: bool,
     measure: Measure,
 ) -> Outcome:
     draw = GaussianDraw(samples, normals, (units[0], units[1]), beyond)
     real = [Partial(value, lse) for value, lse in zip(values, lses, strict=True)]
-    return step(query, scale, mean, squared, draw, real, calibrated, target, limit, measure)
+    return step(query, scale, mean, squared, draw, real, calibrated, target, limit, one_sided, measure)

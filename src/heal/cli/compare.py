@@ -17,7 +17,9 @@ KNOWN = ("pope", "chair", "mme")
 
 
 def compare(
-    out: Annotated[Path, typer.Option(help="The folder of the run, its table and its picture.")],
+    out: Annotated[Path, typer.Option(help="The folder of the run, its table and its picture.")] = Path(
+        "runs/compare"
+    ),
     model: Model = EMBEDDED,
     tasks: Annotated[str, typer.Option(help="Any of pope, chair, mme, by commas.")] = "pope,chair,mme",
     methods: Annotated[

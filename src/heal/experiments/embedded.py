@@ -13,6 +13,7 @@ from heal.methods import HEAL, Beam, Method
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 DELTAS = (0.0, 0.5)
+ONE_SIDED = (0.5, 0.7)
 LIMITS = (1.5, 2.0, 3.0, None)
 DRAWS = (1, 4)
 NEVER = 1_000_000
@@ -57,7 +58,9 @@ def equilibria() -> dict[str, Method | None]:
     methods: dict[str, Method | None] = {"plain": None, "beam 5": Beam(5)}
     methods |= {f"heal α={alpha}": HEAL(alpha=alpha) for alpha in ALPHAS}
     methods |= {"heal auto": HEAL(alpha="auto")}
-    return methods | {f"heal profile δ={delta:g}": HEAL(alpha="profile", delta=delta) for delta in DELTAS}
+    methods |= {f"heal profile δ={delta:g}": HEAL(alpha="profile", delta=delta) for delta in DELTAS}
+    methods |= {f"heal α={alpha} one-sided": HEAL(alpha=alpha, drift="language") for alpha in ONE_SIDED}
+    return methods | {"heal profile δ=0 one-sided": HEAL(alpha="profile", drift="language")}
 
 
 def result(distribution: str, images: int) -> Plan:

@@ -21,6 +21,7 @@ from heal.methods.equilibrium import Equilibrium
 
 Sinks = Literal["language", "neutral"]
 Path = Literal["fast", "reference"]
+Drift = Literal["both", "language"]
 Heads = Literal["synergy", "visual", "language", "all", "random"]
 
 PRESETS = {
@@ -91,6 +92,9 @@ class HEAL(Method):
     factor_limit: float | None = 2.0
     """Bounds both factors to [1/limit, limit]. None: unbounded, as in the paper, which can wreck an answer."""
 
+    drift: Drift = "both"
+    """Which drift is brought back: both, as in the paper, or language: heads more visual than α are left alone."""
+
     layers: tuple[int, ...] | None = None
     """Decoder layers that take part. None: all."""
 
@@ -119,6 +123,7 @@ class HEAL(Method):
             ("covariance", COVARIANCES),
             ("replacement", REPLACEMENTS),
             ("measure", MEASURES),
+            ("drift", get_args(Drift)),
             ("heads", get_args(Heads)),
             ("sinks", get_args(Sinks)),
             ("path", get_args(Path)),

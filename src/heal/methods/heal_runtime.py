@@ -187,6 +187,7 @@ class HealRuntime(Runtime):
             state.chosen[:, layer].to(scores.visual.device),
             self._target(layer, scores.visual.device),
             self.config.factor_limit,
+            self.config.drift == "language",
         )
         state.betas[layer], state.gammas[layer] = beta, gamma
         if real is None:
@@ -212,6 +213,7 @@ class HealRuntime(Runtime):
             state.chosen[:, layer].to(at.query.device),
             self._target(layer, at.query.device),
             self.config.factor_limit,
+            self.config.drift == "language",
             self.config.measure,
         )
         state.scores[layer] = HeadScores(visual, language, total)
