@@ -25,12 +25,12 @@ class Config:
     align_rate: float = 2e-3
     projector_steps: int = 150
     projector_rate: float = 2e-3
-    joint_steps: int = 3000
+    joint_steps: int = 2800
     joint_batch: int = 12
     joint_rate: float = 1e-3
     joint_vision: bool = False
     """Whether the tower is tuned in the joint stage."""
-    guessing: int = 1600
+    guessing: int = 1500
     """Joint step from which on some descriptions go on to what is not there."""
     guesses: float = 0.5
     """The share of those descriptions."""
@@ -38,10 +38,10 @@ class Config:
     """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
     verdict_weight: float = 8.0
     """Weight of yes and no in conversations about pictures, from the step `looking` on; before it, as of names."""
-    looking: int = 500
+    looking: int = 350
     """Joint step from which on some pictures are asked about existence alone, and some about details: by then names
     are read. From then on colours and places count like names in the loss."""
     existence: float = 0.2
     """The share of pictures that are then asked about existence alone."""
-    details: float = 0.25
+    details: float = 0.3
     """The share that are asked about colours, places and counts alone."""

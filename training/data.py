@@ -9,7 +9,7 @@ import numpy as np
 
 from heal.world import View, World
 from heal.world.categories import CATEGORIES, COLOURS, INDEX
-from heal.world.scene import CANVAS, Box, Scene, Thing
+from heal.world.scene import CANVAS, Box, Thing
 from heal.world.statistics import statistics
 from heal.world.text import (
     Question,
@@ -32,9 +32,10 @@ PATCH = 12
 GRID = CANVAS // PATCH
 BACKGROUND = len(INDEX)
 END = "</s>"
-DETAILS = 16  # draws of a question about details; many are of a fact that was asked for already
+DETAILS = 12  # questions of details about one picture, at the most
+COUNTED = 0.3  # the share of things whose number is asked for: counts are learned from descriptions
+RELATIONS = 3  # questions which of two things is left of the other
 LIKELY = 0.2  # of the absent things asked for: few who write questions think of what could be there but is not
-SHARES = (0.25, 0.4, 0.1, 0.25)  # of colours, places, counts and open questions among them
 
 
 def turn(question: str, answer: str) -> str:
@@ -68,7 +69,7 @@ def conversation(
     if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
     if kind < mixture.descriptions + mixture.captions + mixture.details:
-        found, most = detail_questions(view, rng), 12
+        found, most = detail_questions(view, rng), DETAILS
     elif kind < 1 - mixture.existence:
         found, most = view.questions(variant), 8
     else:
@@ -79,18 +80,29 @@ def conversation(
 
 
 def detail_questions(view: View, rng: np.random.Generator) -> list[Question]:
-    """Colours, places and counts, each fact asked for once, so that no answer can be told from another."""
-    found: dict[tuple[bool, str], Question] = {}
-    for _ in range(DETAILS):
-        asked = (colour_questions, position_questions, count_questions, _open_details)[int(rng.choice(4, p=SHARES))]
-        if pair := asked(view.scene, rng):
-            question = pair[int(rng.integers(len(pair)))]
-            found.setdefault((question.topic == "position", question.about), question)
-    return list(found.values())
+    """Colour, place and number of what is there, each asked for once, so that no answer can be told from another."""
+    found: list[Question] = []
+    for thing in view.scene.things:
+        alone = replace(view.scene, things=(thing,))
+        closed = {q.topic: q for q in rng.permutation([*colour_questions(alone, rng), *count_questions(alone, rng)])}
+        opened = {_fact(q): q for q in open_questions(alone, rng) if q.about}
+        for fact in ("colour", "place", "count"):
+            known = [q for q in (closed.get(fact), opened.get(fact)) if q is not None]
+            if known and (fact != "count" or not found or rng.random() < COUNTED):
+                found.append(known[int(rng.integers(len(known)))])
+    pairs = {
+        q.about: q for _ in range(RELATIONS) if (two := position_questions(view.scene, rng)) for q in _one(two, rng)
+    }
+    return [*found, *pairs.values()]
 
 
-def _open_details(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    return [q for q in open_questions(scene, rng) if q.about]
+def _fact(question: Question) -> str:
+    """What an open question is about."""
+    return {"What": "colour", "Where": "place", "How": "count"}[question.text.split()[0]]
+
+
+def _one(questions: list[Question], rng: np.random.Generator) -> list[Question]:
+    return [questions[int(rng.integers(len(questions)))]]
 
 
 def embellished(view: View, rng: np.random.Generator) -> str:
