@@ -25,7 +25,7 @@ ENLARGED = 4
 def demo(method: Method | None, folder: Path) -> None:
     """Both answers with every made-up object marked, the drift of the synergy heads, and three pictures.
 
-    Without a method: HEAL in the form that was best for this model on the validation split (docs/results.md).
+    Without a method: HEAL with each head's own equilibrium, as it was measured for this model.
     """
     from heal.experiments.objects import PROMPT, label
     from heal.methods import HEAL
