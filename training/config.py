@@ -25,14 +25,14 @@ class Config:
     align_rate: float = 2e-3
     projector_steps: int = 150
     projector_rate: float = 2e-3
-    joint_steps: int = 2800
+    joint_steps: int = 3600
     joint_batch: int = 12
     joint_rate: float = 1e-3
-    joint_vision: bool = False
-    """Whether the tower is tuned in the joint stage."""
-    guessing: int = 1500
+    readable: float = 0.2
+    """How much it counts, beside what is said, that colour and place can be read from projected patches."""
+    guessing: int = 1600
     """Joint step from which on some descriptions go on to what is not there."""
-    guesses: float = 0.5
+    guesses: float = 0.6
     """The share of those descriptions."""
     answer_weight: float = 4.0
     """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
@@ -41,7 +41,9 @@ class Config:
     looking: int = 350
     """Joint step from which on some pictures are asked about existence alone, and some about details: by then names
     are read. From then on colours and places count like names in the loss."""
-    existence: float = 0.2
+    descriptions: float = 0.38
+    """The share of pictures that are then described at length."""
+    existence: float = 0.17
     """The share of pictures that are then asked about existence alone."""
     details: float = 0.3
     """The share that are asked about colours, places and counts alone."""

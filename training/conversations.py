@@ -36,7 +36,7 @@ class Conversations:
     """Batches of pictures and what is said about them; the loss counts answers only."""
 
     def __init__(self, tokenizer: Any, config: Config, folder: Path, image_token: int) -> None:
-        self.images, *_ = data.pictures(folder, "train", config.pictures, config.seed)
+        self.images, self.kinds, self.colours = data.pictures(folder, "train", config.pictures, config.seed)
         self.world = World(config.seed, "train")
         self.tokenizer, self.config, self.image_token = tokenizer, config, image_token
         self.weighted = set(verdicts(tokenizer).tolist())
@@ -60,7 +60,14 @@ class Conversations:
         for i, (tokens, own) in enumerate(examples):
             ids[i, : len(tokens)] = torch.tensor(tokens)
             weights[i, : len(tokens)] = torch.tensor(own)
-        return {"ids": ids, "weights": weights, "pixels": pixels(self.images[rows])}
+        kinds, colours = (torch.from_numpy(labels[rows]).long() for labels in (self.kinds, self.colours))
+        return {
+            "ids": ids,
+            "weights": weights,
+            "pixels": pixels(self.images[rows]),
+            "kinds": kinds,
+            "colours": colours,
+        }
 
     def mixture(self, step: int, stage: int) -> data.Mixture:
         """What is said about pictures at this step."""
@@ -68,7 +75,7 @@ class Conversations:
         if stage != JOINT or step < config.looking:
             return data.Mixture(0.45, 0.1)
         guesses = config.guesses if step >= config.guessing else 0.0
-        return data.Mixture(0.35, 0.05, config.existence, config.details, guesses)
+        return data.Mixture(config.descriptions, 0.05, config.existence, config.details, guesses)
 
     def _tokens(self, turns: list[tuple[str, str]], verdict: float, details: bool) -> tuple[list[int], list[float]]:
         ids, weights = [self.tokenizer.bos_token_id], [0.0]

@@ -34,8 +34,8 @@ BACKGROUND = len(INDEX)
 END = "</s>"
 DETAILS = 12  # questions of details about one picture, at the most
 COUNTED = 0.3  # the share of things whose number is asked for: counts are learned from descriptions
-RELATIONS = 3  # questions which of two things is left of the other
-LIKELY = 0.2  # of the absent things asked for: few who write questions think of what could be there but is not
+RELATIONS = 6  # draws of questions of places; those which of two things is left of the other are asked
+LIKELY = 0.1  # of the absent things asked for: few who write questions think of what could be there but is not
 
 
 def turn(question: str, answer: str) -> str:
@@ -84,21 +84,21 @@ def detail_questions(view: View, rng: np.random.Generator) -> list[Question]:
     found: list[Question] = []
     for thing in view.scene.things:
         alone = replace(view.scene, things=(thing,))
-        closed = {q.topic: q for q in rng.permutation([*colour_questions(alone, rng), *count_questions(alone, rng)])}
+        pairs = (colour_questions(alone, rng), position_questions(alone, rng), count_questions(alone, rng))
+        closed = {q.topic: q for pair in pairs if pair for q in _one(pair, rng)}
         opened = {_fact(q): q for q in open_questions(alone, rng) if q.about}
-        for fact in ("colour", "place", "count"):
+        for fact in ("colour", "position", "count"):
             known = [q for q in (closed.get(fact), opened.get(fact)) if q is not None]
             if known and (fact != "count" or not found or rng.random() < COUNTED):
                 found.append(known[int(rng.integers(len(known)))])
-    pairs = {
-        q.about: q for _ in range(RELATIONS) if (two := position_questions(view.scene, rng)) for q in _one(two, rng)
-    }
-    return [*found, *pairs.values()]
+    drawn = [two for _ in range(RELATIONS) if (two := position_questions(view.scene, rng))]
+    related = {q.about: q for two in drawn for q in _one(two, rng) if not q.text.endswith("of the image?")}
+    return [*found, *related.values()]
 
 
 def _fact(question: Question) -> str:
     """What an open question is about."""
-    return {"What": "colour", "Where": "place", "How": "count"}[question.text.split()[0]]
+    return {"What": "colour", "Where": "position", "How": "count"}[question.text.split()[0]]
 
 
 def _one(questions: list[Question], rng: np.random.Generator) -> list[Question]:

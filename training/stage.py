@@ -70,7 +70,8 @@ class Stage:
 
 
 def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, float]]], every: int = 100) -> None:
-    """A warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights."""
+    """A warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights; it may also have gone
+    backward by itself, part by part."""
     parameters = [p for part in stage.parts for p in part.parameters()]
     optimisers = optimiser.optimisers(stage.parts, stage.rate)
     running, first = stage.out / f"{stage.name}.state", 0
@@ -86,10 +87,11 @@ def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, floa
         share = min(1.0, (step + 1) / warm) * (0.05 + 0.95 * (0.5 + 0.5 * np.cos(np.pi * step / stage.steps)))
         for group in (g for one in optimisers for g in one.param_groups):
             group["lr"] = float(stage.rate * share)
-        loss, values = loss_at(step)
         for p in parameters:
             p.grad = None
-        loss.backward()
+        loss, values = loss_at(step)
+        if loss.requires_grad:
+            loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         for one in optimisers:
             one.step()

@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from heal.world import World
 STAGES = ("language", "vision", "align", "projector", "joint")
 LOOKS = len(data.COLOURS) + 1 + 2 * data.GRID  # scores of colour, column and row
 DOCUMENTS = 256  # scenes set aside for one step: more than it can use
+PARTS = 6  # a batch of conversations goes through the model in so many parts
+BACKDROP = 0.1  # how much a patch without a thing counts, where things are to be told
 
 
 def documents(seed: int, step: int) -> Iterator[str]:
@@ -72,12 +75,12 @@ def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> No
     optimise(stage, loss_at)
 
 
-def looks(scores: Tensor, colours: np.ndarray) -> Tensor:
-    """How badly colour, column and row of patches are told, one loss each; scores [patches, LOOKS]."""
+def looks(scores: Tensor, colours: Tensor) -> Tensor:
+    """How badly colour, column and row are told: scores [patches, LOOKS], colours [pictures, GRID, GRID]."""
     colour, column, row = scores.split([len(data.COLOURS) + 1, data.GRID, data.GRID], dim=-1)
     places = torch.arange(data.GRID**2).repeat(len(colours))
     return (
-        F.cross_entropy(colour, torch.from_numpy(colours).long().flatten(), reduction="none")
+        F.cross_entropy(colour, colours.flatten(), reduction="none")
         + 0.5 * F.cross_entropy(column, places % data.GRID, reduction="none")
         + 0.5 * F.cross_entropy(row, places // data.GRID, reduction="none")
     )
@@ -95,7 +98,7 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
         # most patches are background: they count less, or nothing else would be learned at first
         weight = torch.where(truth == data.BACKGROUND, 0.3, 1.0)
         loss = (F.cross_entropy(what, truth, reduction="none") * weight).mean()
-        loss = loss + 0.3 * (looks(rest, colours[rows]) * weight).mean()
+        loss = loss + 0.3 * (looks(rest, torch.from_numpy(colours[rows]).long()) * weight).mean()
         thing = truth != data.BACKGROUND
         right = (what.argmax(-1) == truth)[thing].float().mean()
         return loss, {"patch_accuracy": float(right)}
@@ -121,40 +124,70 @@ def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: S
         truth = torch.from_numpy(kinds[rows]).long().flatten()
         unit = F.normalize(table, dim=-1)
         scores = F.normalize(out, dim=-1) @ unit.T * 20
-        weight = torch.where(truth == data.BACKGROUND, 0.1, 1.0)
+        weight = torch.where(truth == data.BACKGROUND, BACKDROP, 1.0)
         loss = (F.cross_entropy(scores, words[truth], reduction="none") * weight).sum() / weight.sum()
         # as long as words are, so that the decoder's first layer meets nothing strange
         length = (out.norm(dim=-1) / size - 1).square().mean()
         thing = truth != data.BACKGROUND
         right = (scores.argmax(-1) == words[truth])[thing].float().mean()
-        seen_still = (looks(head(out), colours[rows]) * weight).sum() / weight.sum()
+        seen_still = (looks(head(out), torch.from_numpy(colours[rows]).long()) * weight).sum() / weight.sum()
         return loss + length + 0.5 * seen_still, {"patch_accuracy": float(right), "looks": seen_still.item()}
 
     optimise(stage, loss_at)
 
 
 def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
+    """What is said of pictures; colour and place must stay to be read from patches here too, or they are lost."""
     source, said = Conversations(tokenizer, config, folder, net.config.image_token_id), verdicts(tokenizer)
-    wanted = {id(p) for part in stage.parts for p in part.parameters()}
+    head, core = stage.parts[-1], net.model
+    trained = [p for part in stage.parts for p in part.parameters()]
     for parameter in net.parameters():
-        parameter.requires_grad_(id(parameter) in wanted)
+        parameter.requires_grad_(any(parameter is p for p in trained))
+
+    def of_rows(part: dict[str, Tensor], words: Tensor, things: Tensor) -> tuple[Tensor, ...]:
+        """Gradients and answers of some rows; `words` and `things` are the weights of the whole batch."""
+        ids, weights = part["ids"], part["weights"][:, 1:]
+        with torch.no_grad():
+            seen = core.vision_tower(part["pixels"]).last_hidden_state[:, 1:]
+        patches = core.multi_modal_projector(seen).flatten(0, 1)
+        at = (ids == net.config.image_token_id)[..., None]
+        embedded = core.language_model.embed_tokens(ids).masked_scatter(at, patches)
+        # padding is on the right, where no answer can see it: no mask is needed
+        hidden = core.language_model(inputs_embeds=embedded, use_cache=False)[0][:, :-1]
+        answered = weights > 0
+        logits, truth = net.lm_head(hidden[answered]), ids[:, 1:][answered]
+        told = (F.cross_entropy(logits, truth, reduction="none") * weights[answered]).sum() / words
+        still = (looks(head(patches), part["colours"]) * part["things"].flatten()).sum() / things
+        loss = told + config.readable * still
+        gradients = torch.autograd.grad(loss, trained)
+        return loss.detach(), (logits.argmax(-1) == truth).float(), truth, weights[answered], *gradients
 
     def loss_at(step: int) -> tuple[Tensor, dict[str, float]]:
         batch = source.batch(step, 1 + STAGES.index(stage.name))
-        ids, weights = batch["ids"], batch["weights"][:, 1:].flatten()
-        mask = (ids != tokenizer.pad_token_id).long()
-        logits = net(input_ids=ids, attention_mask=mask, pixel_values=batch["pixels"], use_cache=False).logits
-        losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        truth = ids[:, 1:].flatten()
-        right = (logits[:, :-1].flatten(0, 1).argmax(-1) == truth).float()
-        asked = torch.isin(truth, said) & (weights > 0)
+        batch["things"] = torch.where(batch["kinds"] == data.BACKGROUND, BACKDROP, 1.0)
+        words, things = batch["weights"][:, 1:].sum(), batch["things"].sum()
+        found = list(workers.map(lambda part: of_rows(part, words, things), by_length(batch, PARTS)))
+        for parameter, *gradients in zip(trained, *(x[4:] for x in found), strict=True):
+            parameter.grad = torch.stack(gradients).sum(0)
+        loss, right, truth, weights = (torch.cat([x[i].reshape(-1) for x in found]) for i in range(4))
+        asked = torch.isin(truth, said)
         named = (weights == config.answer_weight) & ~asked
-        return (losses * weights).sum() / weights.sum(), {
+        return loss.sum(), {
             "yes_no": float(right[asked].mean()) if asked.any() else 0.5,
             "names": float(right[named].mean()) if named.any() else 0.0,
         }
 
-    optimise(stage, loss_at)
+    # one thread a part: matrices this small gain little from two threads each
+    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as workers:
+        optimise(stage, loss_at)
+
+
+def by_length(batch: dict[str, Tensor], parts: int) -> Iterator[dict[str, Tensor]]:
+    """The rows of a batch in parts of like length, each as long as its longest row: less padding. Longest first."""
+    lengths = (batch["weights"] > 0).long().mul(torch.arange(batch["weights"].shape[1])).amax(1) + 1
+    for rows in lengths.argsort(descending=True, stable=True).tensor_split(parts):
+        cut = int(lengths[rows].max())
+        yield {k: v[rows, :cut] if k in ("ids", "weights") else v[rows] for k, v in batch.items()}
 
 
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,8 +213,9 @@ def main() -> None:
         tokenizer, config.hidden, config.layers, config.heads, config.kv_heads, config.vision_hidden
     )
     print(f"{sum(p.numel() for p in net.parameters()):,} parameters, vocabulary {len(tokenizer)}", flush=True)
+    head = reading_head(config)
     for name in [options.only] if options.only else STAGES:
-        stage = stage_of(name, net, config, out)
+        stage = stage_of(name, net, config, out, head)
         if not stage.done.exists():
             net.train()
             run(stage, net, tokenizer, config, folder)
@@ -197,20 +231,23 @@ def tokenizer_of(config: Config) -> Any:
     return architecture.train_tokenizer(itertools.islice(source, 8000))
 
 
-def stage_of(name: str, net: Any, config: Config, out: Path) -> Stage:
+def stage_of(name: str, net: Any, config: Config, out: Path, head: nn.Module | None = None) -> Stage:
+    """`head` reads colour and place from projected patches: the same one in all stages that do."""
+    head = head or reading_head(config)
     language, tower, projector = net.model.language_model, net.model.vision_tower, net.model.multi_modal_projector
     if name == "language":
         parts = [language]
     elif name == "vision":
         parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + LOOKS)]
-    elif name == "align":
-        parts = [projector, nn.Linear(config.hidden, LOOKS)]
-    elif name == "projector":
-        parts = [projector]
-    else:
-        parts = [projector, language, tower] if config.joint_vision else [projector, language]
+    else:  # what reads colour and place from patches is trained along, and not kept in the end
+        trained = {"align": [projector], "projector": [projector], "joint": [projector, language]}[name]
+        parts = [*trained, head]
     rate, steps = getattr(config, f"{name}_rate"), getattr(config, f"{name}_steps")
     return Stage(name, parts, rate, steps, out, keep=300 if name == "joint" else 0)
+
+
+def reading_head(config: Config) -> nn.Module:
+    return nn.Linear(config.hidden, LOOKS)
 
 
 def run(stage: Stage, net: Any, tokenizer: Any, config: Config, folder: Path) -> None:

@@ -184,19 +184,27 @@ def colour_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
 
 
 def position_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    """Left or right of another single thing, both ways round; none if no two are clearly apart."""
+    """Left or right in the image, or of another single thing, both ways round; none if nothing is clearly aside."""
     single = [t for t in scene.things if t.count == 1]
+    aside = [t for t in single if t.side != "middle"]
     apart = [(a, b) for a in single for b in single if a.centre[0] < b.centre[0] - 18]
-    if not apart:
+    if not aside and not apart:
         return []
+    if aside and (not apart or rng.random() < 0.5):
+        thing = aside[int(rng.integers(len(aside)))]
+        return _sides(thing, "image", thing.side == "left")
     left, right = apart[int(rng.integers(len(apart)))]
     first, second = (left, right) if rng.random() < 0.5 else (right, left)
+    return _sides(first, second.category, first is left)
+
+
+def _sides(thing: Thing, of: str, left: bool) -> list[Question]:
     return [
         Question(
             "position",
-            f"Is the {first.category} on the {side} side of the {second.category}?",
-            _yes((first is left) == (side == "left")),
-            first.category,
+            f"Is the {thing.category} on the {side} side of the {of}?",
+            _yes(left == (side == "left")),
+            thing.category,
         )
         for side in ("left", "right")
     ]
