@@ -1,0 +1,58 @@
+"""HEAL as the laws try it: settings, rows and searches, and how two runs are compared."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from heal import HEAL
+from heal.methods import heal_runtime
+from tests.laws.conftest import EVERY, ROWS, Run
+
+ZERO = HEAL(alpha=0.6, masking="zero", replacement="zero", interval=2, sigma_causal=1.0)
+NEUTRAL_SINKS = replace(ZERO, sinks="neutral", sigma_info=1.0)
+NOISY = HEAL(interval=2)
+MEASURE = replace(NOISY, calibrate=False)
+MIXED = ROWS[2:]  # two images, and text alone
+BEAMS = {"num_beams": 3, "num_return_sequences": 3, "new": 5}
+SAMPLES = {"do_sample": True, "num_return_sequences": 2}
+SEES = [row.images > 0 for row in ROWS]
+
+every_model = pytest.mark.parametrize("name", EVERY)
+
+
+def assert_logits(one: Tensor, other: Tensor, atol: float = 1e-4) -> None:
+    assert_close(one, other, atol=atol, rtol=0)
+
+
+def assert_plain(out: Run, plain: Run) -> None:
+    """In units of the largest logit: two ways to compute the plain model differ by 1e-5 themselves."""
+    assert_logits(out.logits, plain.logits, atol=1e-5 * max(1.0, float(plain.logits.abs().max())))
+
+
+def moved(one: Run, other: Run, step: int = 0) -> Tensor:
+    """By row, how far the logits of a step are apart."""
+    return (one.logits[:, step] - other.logits[:, step]).abs().amax(-1)
+
+
+real_factors = heal_runtime.factors
+
+
+def at_equilibrium(
+    visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None, one_sided: bool
+) -> Any:
+    # in single precision, 1 − α would lose its digits where a head reads hardly any language
+    visual, language = visual.double(), language.double()
+    factors = real_factors(visual, language, calibrated, visual / (visual + language), limit)
+    return tuple(factor.float() for factor in factors)
+
+
+def assert_fired(alone: Run, batch: Run, own: slice) -> None:
+    for one, other in zip(alone.rows, batch.rows[own], strict=True):
+        assert (one.steps, one.changes) == (other.steps, other.changes)
+        assert one.sizes == pytest.approx(other.sizes, rel=1e-3)
+    if alone.records:  # a row of text alone is not even measured
+        assert torch.equal(alone.stacked("types"), batch.stacked("types")[own])

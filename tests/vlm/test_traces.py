@@ -1,0 +1,93 @@
+"""Traces: measuring changes nothing, and a trace holds what was measured and where it comes from."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heal
+from heal import HEAL, VLM, Trace
+from heal.errors import HealWarning
+from tests.vlm.asking import METHOD, NEW, PICTURES, PROMPTS, ask, assert_alike
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_measuring_changes_nothing(vlm: VLM, options: dict[str, Any]) -> None:
+    plain, measured = ask(vlm, **options), ask(vlm, trace=True, **options)
+    assert_alike(measured, plain)
+    assert plain.trace is None
+    assert plain.fired is None
+    assert measured.fired is None
+    assert np.isnan(measured.trace.beta).all()
+    assert (measured.trace.total > 0).all()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_trace_holds_what_was_measured(vlm: VLM, beams: int) -> None:
+    answers = vlm.generate(PICTURES[:2], PROMPTS[:2], method=METHOD, trace=True, max_new_tokens=NEW, num_beams=beams)
+    inputs = vlm.inputs(PICTURES[:2], PROMPTS[:2])
+    with METHOD.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
+        out = vlm.model.generate(**inputs, max_new_tokens=NEW, num_beams=beams, return_dict_in_generate=True)
+    records = handle.attachment.latest.data.records
+    for row, answer in enumerate(answers):
+        trace = answer.trace
+        at = out.beam_indices[row].tolist() if beams > 1 else [row] * NEW
+        assert list(answer.token_ids) == out.sequences[row, -NEW:].tolist() == trace.token_ids.tolist()
+        assert (trace.steps, trace.layers, trace.heads) == (NEW, 6, 8)
+        for name in ("visual", "language", "total", "contribution", "beta", "gamma", "types"):
+            expected = np.stack([getattr(records[t], name)[at[t]].numpy() for t in range(NEW)])
+            assert np.array_equal(getattr(trace, name), expected, equal_nan=name != "types")
+    if beams > 1:
+        assert {r for row in out.beam_indices.tolist() for r in row} - {0, 3}
+
+
+def test_trace_says_where_it_comes_from(vlm: VLM) -> None:
+    method = replace(METHOD, alpha=0.6, seed=9, layers=(1, 4))
+    answer = ask(vlm, method=method, trace=True)
+    trace = answer.trace
+    assert trace.text == answer.text
+    assert "".join(trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
+    assert trace.refreshed.tolist() == [step % METHOD.interval == 0 for step in range(NEW)]
+    assert trace.config == {"method": "heal", "model": "random", "equilibrium": 0.6, **method.options()}
+    assert trace.seed == 9
+    assert trace.versions["heal-mllm"] == heal.__version__
+    assert trace.versions["torch"] == torch.__version__
+    part = np.isin(np.arange(6), [1, 4])
+    assert np.isnan(trace.visual[:, ~part]).all()
+    assert not np.isnan(trace.visual[:, part]).any()
+    np.testing.assert_allclose(trace.synergy, trace.total - trace.visual - trace.language, atol=1e-6)
+
+
+def test_preset_is_written_into_the_trace(vlm: VLM) -> None:
+    assert ask(vlm, method=HEAL(), trace=True, max_new_tokens=1).trace.config["equilibrium"] == 0.5
+
+
+def test_fired_and_trace_agree(vlm: VLM) -> None:
+    answer = ask(vlm, method=METHOD, trace=True)
+    beta, gamma = (np.nan_to_num(getattr(answer.trace, name), nan=1.0) for name in ("beta", "gamma"))
+    changed = (beta != 1) | (gamma != 1)
+    assert answer.fired.steps == changed.any((1, 2)).sum()
+    assert answer.fired.changes == changed.sum()
+    assert answer.fired.sizes["beta"] == pytest.approx(np.abs(beta - 1).sum() / changed.sum(), rel=1e-5)
+    assert answer.fired.sizes["gamma"] == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
+
+
+def test_trace_survives_a_file(vlm: VLM, tmp_path: Path) -> None:
+    for beams in (1, 2):
+        trace = ask(vlm, method=METHOD, trace=True, num_beams=beams).trace
+        trace.save(tmp_path / "runs" / f"{beams}.safetensors")
+        assert Trace.load(tmp_path / "runs" / f"{beams}.safetensors") == trace
+
+
+def test_trace_of_text_alone_is_empty_but_whole(vlm: VLM) -> None:
+    with pytest.warns(HealWarning, match="no visual tokens"):
+        answer = vlm.generate(None, PROMPTS[0], method=METHOD, trace=True, max_new_tokens=NEW)
+    assert not answer.fired
+    assert answer.fired.reason == "the prompt has no visual tokens, so this was the plain model"
+    assert answer.token_ids == vlm.generate(None, PROMPTS[0], max_new_tokens=NEW).token_ids
+    assert np.isnan(answer.trace.visual).all()
+    assert (answer.trace.types == heal.HeadType.UNKNOWN).all()
+    assert "".join(answer.trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
