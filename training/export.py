@@ -30,6 +30,7 @@ TOLD = (
     "looking",
     "guessing",
     "guesses",
+    "descriptions",
     "existence",
     "details",
 )  # on the card
