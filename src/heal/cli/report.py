@@ -78,7 +78,7 @@ def report(
         done(embedded.choice(validation))
     for distribution in (d for d in ("natural", "counter") if d in wanted):
         done(embedded.result(distribution, images))
-        done(embedded.questions(distribution, max(1, images // 4)))
+        done(embedded.questions(distribution, images))
         done(embedded.controls(distribution, fewer, chosen()))
     if "methods" in wanted:
         settings = embedded.tuned(done(embedded.tuning(validation)))

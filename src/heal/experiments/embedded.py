@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heal.bench.miniature import MiniChair, MiniMme, MiniPope
+from heal.bench.miniature import TOPICS, MiniChair, MiniMme, MiniPope
 from heal.bench.summary import Summary
 from heal.bench.task import Task
 from heal.experiments.comparison import STRENGTHS, published
@@ -28,13 +28,15 @@ class Plan:
     split: str
     distribution: str
     images: int
+    """Pictures a task; MME shares them among its subtasks."""
     methods: Mapping[str, Method | None]
     tasks: tuple[str, ...] = TASKS
 
     def made_tasks(self) -> dict[str, Task]:
         kinds = {"mini-pope": MiniPope, "mini-chair": MiniChair, "mini-mme": MiniMme}
+        shared = {"mini-mme": max(1, self.images // len(TOPICS))}
         return {
-            name: kinds[name](images=self.images, distribution=self.distribution, split=self.split)
+            name: kinds[name](images=shared.get(name, self.images), distribution=self.distribution, split=self.split)
             for name in self.tasks
         }
 
@@ -69,7 +71,7 @@ def result(distribution: str, images: int) -> Plan:
 
 
 def questions(distribution: str, images: int) -> Plan:
-    """The same on MME, with so many pictures for each of its four subtasks."""
+    """The same on MME, in a run of its own."""
     return Plan(f"mme-{distribution}", "test", distribution, images, equilibria(), ("mini-mme",))
 
 
