@@ -7,6 +7,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,19 @@ def test_answers_do_not_depend_on_the_batch_size(
     for key in mine:
         assert mine[key]["text"] == theirs[key]["text"]
         assert (mine[key]["fired"] or {}).get("changes") == (theirs[key]["fired"] or {}).get("changes")
+
+
+def test_prompts_read_once_give_the_same_answers(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+    passes: list[int] = []
+    hook = vlm.model.base_model.vision_tower.register_forward_pre_hook(lambda *_: passes.append(1))
+    try:
+        again(vlm, tmp_path / "once", replace(SMALL, read_once=True))
+    finally:
+        hook.remove()
+    found, expected = exact(tmp_path / "once"), exact(whole)
+    assert len(passes) == len({record["batch"] for record in expected.values()})
+    assert found.keys() == expected.keys()
+    assert all(found[key]["text"] == expected[key]["text"] for key in expected)
 
 
 def test_sampling_depends_on_the_seed_alone(vlm: VLM, tmp_path: Path) -> None:

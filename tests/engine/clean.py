@@ -24,7 +24,7 @@ def footprint(model: hf.PreTrainedModel) -> tuple[Any, ...]:
         if "hooks" in key and isinstance(value, dict)
     }
     kinds = {name: m.config._attn_implementation for name, m in model.named_modules() if hasattr(m, "config")}
-    claimed = [name for name, module in model.named_modules() if attention.claimed(module)]
+    claimed = [name for name, module in model.named_modules() if attention.attached_to(module) is not None]
     own = sorted(set(vars(model)) - {"_previous_max_cache_length"})  # the library's own note about static caches
     return hooks, kinds, claimed, own
 

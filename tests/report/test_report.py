@@ -105,6 +105,19 @@ def test_what_is_kept_is_what_was_found(folder, tmp_path):
             assert new.figures[name].low == pytest.approx(interval.low, abs=1e-4, nan_ok=True)
 
 
+def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
+    keep(finished(folder / "choice"), tmp_path / "choice.json")
+    there = kept(tmp_path / "choice.json")
+    pope, chair = MiniPope(images=1, split="validation"), MiniChair(images=1, split="validation")
+    tasks = {"mini-pope": pope, "mini-chair": chair}
+    methods = {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}
+    assert there.answers(tasks, methods)
+    assert not there.answers({"mini-pope": pope}, methods)
+    assert not there.answers(tasks | {"mini-pope": MiniPope(images=2, split="validation")}, methods)
+    assert not there.answers(tasks, methods | {"heal auto": HEAL(alpha=0.7)})
+    assert not there.answers(tasks, {"plain": None})
+
+
 def test_a_run_that_has_not_ended_is_not_kept(folder, tmp_path):
     assert finished(folder / "tuning") is None
     assert finished(tmp_path / "nothing") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from heal.bench.machine import Peak
 from heal.bench.plan import Batch, Settings, sample_seed
 from heal.bench.record import Key, Record
 from heal.bench.task import Sample, Task
+from heal.engine.reading import read_once
 from heal.errors import HealError, HealWarning, ImageError, NonFiniteError, PromptError
 from heal.generate import Answer
 from heal.methods import Method
@@ -70,9 +72,10 @@ class Work:
         if not any(missing.values()):
             return
         pictures = [_picture(sample) for sample in batch.samples]
-        for name, lost in missing.items():
-            if lost:
-                yield [record for record in self._records(batch, name, pictures) if record.sample in lost]
+        with read_once(self.vlm.model) if self.settings.read_once else nullcontext():
+            for name, lost in missing.items():
+                if lost:
+                    yield [record for record in self._records(batch, name, pictures) if record.sample in lost]
 
     def _records(self, batch: Batch, name: str, pictures: Sequence[Image.Image | ImageError]) -> list[Record]:
         peak = Peak(self.vlm.device)

@@ -31,6 +31,9 @@ class Settings:
     """The most tokens of an answer. None: as each task has it."""
     generate: Mapping[str, Any] = field(default_factory=dict)
     """Further options of generate(): num_beams, do_sample, temperature … Without any it is greedy."""
+    read_once: bool = False
+    """Read each prompt once for all methods: the same answers but for rounding, sooner where answers are short. What
+    is kept of prompts counts in the memory of every method, and the time of a first token is of no use."""
 
     def __post_init__(self) -> None:
         for name in ("limit", "batch_size", "max_new_tokens"):

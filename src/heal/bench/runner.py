@@ -95,9 +95,14 @@ def describe(
             }
             for name, task in tasks.items()
         },
-        "methods": {
-            name: None if method is None else {"name": method.name, "options": method.options()}
-            for name, method in methods.items()
-        },
+        "methods": described(methods),
         **asdict(settings),
+    }
+
+
+def described(methods: Mapping[str, Method | None]) -> dict[str, Any]:
+    """Methods by name, with all their options; None is the plain model."""
+    return {
+        name: None if method is None else {"name": method.name, "options": method.options()}
+        for name, method in methods.items()
     }

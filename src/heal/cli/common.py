@@ -41,6 +41,14 @@ MethodText = Annotated[
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="Equilibrium of HEAL, in (0, 1). Default: the family's preset.")]
+ReadOnce = Annotated[
+    bool,
+    typer.Option(
+        "--read-once",
+        help="Read each prompt once for all methods: the same answers but for rounding, in a fraction of the time "
+        "where they are short; what is kept counts in the memory of every method.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, emit, load
+from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, ReadOnce, emit, load
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def compare(
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the bootstrap.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 32,
+    read_once: ReadOnce = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
@@ -52,7 +53,7 @@ def compare(
     texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
     chosen = published() if methods == "all" else methods_from([methods])
     vlm = load(model, dtype, device)
-    settings = Settings(limit, seed, batch_size)
+    settings = Settings(limit, seed, batch_size, read_once=read_once)
     with bar(True) as watch:
         summary = run(vlm, tasks_from(texts, data), chosen, out, settings, resume=resume, watch=watch)
     table = lines(summary)

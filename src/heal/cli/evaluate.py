@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, emit, load, note
+from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, ReadOnce, emit, load, note
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def evaluate(
     generate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of generate(): num_beams=3, do_sample=true …")
     ] = None,
+    read_once: ReadOnce = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
@@ -59,7 +60,7 @@ def evaluate(
     from heal.bench.shard import Shard
     from heal.cli.summary import print_summary
 
-    settings = Settings(limit, seed, batch_size, max_new_tokens, options(generate or []))
+    settings = Settings(limit, seed, batch_size, max_new_tokens, options(generate or []), read_once)
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)

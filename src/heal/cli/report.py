@@ -46,6 +46,7 @@ def report(
     from heal.plots.cost import panels, quality_against_cost
     from heal.plots.figure import save
     from heal.report.embedded import PICTURE, document, gather, premise, premise_file, write_premise
+    from heal.report.kept import SUFFIX, kept
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
@@ -57,13 +58,14 @@ def report(
     figures, weights = to.with_suffix(""), weights_fingerprint(vlm.model)
 
     def done(plan: Plan) -> Summary:
+        """Measured now, or before on this very model."""
+        there = kept(figures / f"{plan.name}{SUFFIX}")
+        if there is not None and there.weights == weights and there.answers(plan.made_tasks(), plan.methods):
+            return there.summary
         return _run(vlm, plan, out, batch_size)
 
     def chosen() -> HEAL:
-        """On the validation split, measured now or before."""
-        there = gather(out, figures, weights).runs.get("choice")
-        summary = there.summary if there else done(embedded.choice(validation))
-        best = embedded.chosen_form(summary)
+        best = embedded.chosen_form(done(embedded.choice(validation)))
         note(f"chosen on the validation split: {best}")
         method = embedded.equilibria()[best]
         assert isinstance(method, HEAL)
@@ -98,5 +100,5 @@ def _run(vlm: VLM, plan: Plan, out: Path, batch_size: int) -> Summary:
 
     note(f"{plan.name}: {len(plan.methods)} methods on {', '.join(plan.tasks)}, {plan.images} pictures")
     with bar(True) as watch:
-        settings = Settings(batch_size=batch_size)
+        settings = Settings(batch_size=batch_size, read_once=True)
         return run(vlm, plan.made_tasks(), plan.methods, out / plan.name, settings, resume=True, watch=watch)

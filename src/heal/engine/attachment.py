@@ -23,6 +23,7 @@ from heal.engine.generation import Generation, first_positions, owners_of
 from heal.engine.layout import Layout
 from heal.engine.repetition import last_position
 from heal.engine.runtime import Runtime
+from heal.engine.shadowing import shadow
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
 
@@ -42,10 +43,14 @@ class Attachment:
         self._warned = False
         self._encoder = EncoderWatch(layout.model)
 
+    @property
+    def whole_prompt(self) -> bool:
+        return self.runtime.whole_prompt
+
     # ── entering and leaving ──────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Attachment:
-        if any(attention.claimed(m) for m in self.layout.attention):
+        if any(attention.attached_to(m) is not None for m in self.layout.attention):
             raise AttachmentError(
                 "a method is attached to this model already: leave its `with` block before you attach another"
             )
@@ -109,11 +114,7 @@ class Attachment:
                 self._replace(self.model, name, refuse_batching)
 
     def _replace(self, thing: Any, name: str, function: Callable[..., Any]) -> None:
-        """Shadow a method of its class; what the instance had of its own comes back."""
-        own = vars(thing)
-        undo = partial(own.__setitem__, name, own[name]) if name in own else partial(own.pop, name, None)
-        self._undo.append(undo)
-        own[name] = function
+        self._undo.append(shadow(thing, name, function))
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:

@@ -20,6 +20,9 @@ NAME = "heal"
 class Attends(Protocol):
     """Whatever is attached to an attention module."""
 
+    @property
+    def whole_prompt(self) -> bool: ...
+
     def attend(
         self,
         module: nn.Module,
@@ -43,8 +46,8 @@ def release(module: nn.Module) -> None:
     _attached.pop(module, None)
 
 
-def claimed(module: nn.Module) -> bool:
-    return module in _attached
+def attached_to(module: nn.Module) -> Attends | None:
+    return _attached.get(module)
 
 
 # id of a configuration -> (attachments that need it switched, what it was): models may share one

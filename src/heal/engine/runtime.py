@@ -24,6 +24,9 @@ class Runtime:
     repeats: bool = False
     """Whether the last position of the prompt is run again after it was observed."""
 
+    whole_prompt: bool = False
+    """Whether more than the last position of a prompt is changed or looked at."""
+
     needs_picture: bool = True
     """Whether the method rests while a prompt has no visual tokens."""
 

@@ -97,6 +97,7 @@ def retraced(
 class _MemVRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"ratio": 0.0}
     changes_mlp = True
+    whole_prompt = True
     idle = "no watched layer was unsure, or the ratio is 0"
 
     def __init__(self, config: MemVR, layout: Layout) -> None:

@@ -81,6 +81,7 @@ def _beyond(values: Tensor) -> Tensor:
 class _VHRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"scale": 1.0}
     changes_heads = True
+    whole_prompt = True
     branches = (Branch(TEXT, Prompt.without_pictures, first=True, once=True),)
     idle = "alpha is 1, or no head reacted to the picture"
 

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from heal.bench.bootstrap import Interval
+from heal.bench.catalogue import options_of
 from heal.bench.folder import Folder
+from heal.bench.runner import described
 from heal.bench.summary import Row, Summary, summarise
+from heal.bench.task import Task
 from heal.errors import DataError
 from heal.files import write_whole
+from heal.methods import Method
 from heal.plain import plain
 
 DIGITS = 4
@@ -32,6 +36,13 @@ class Measured:
     def weights(self) -> str:
         """Which model this is about."""
         return str(self.configuration["model"]["weights"])
+
+    def answers(self, tasks: Mapping[str, Task], methods: Mapping[str, Method | None]) -> bool:
+        """Whether it is about these methods on these tasks."""
+        asked = {name: {"name": task.name, "options": options_of(task)} for name, task in tasks.items()}
+        there = self.configuration["tasks"]
+        own = {name: {key: task[key] for key in ("name", "options")} for name, task in there.items()}
+        return own == plain(asked) and self.configuration["methods"] == plain(described(methods))
 
 
 def finished(path: Path) -> Measured | None:
