@@ -18,12 +18,8 @@ import heal
 from heal import HEAL, VLM
 from heal.architectures import ARCHITECTURES
 from heal.cli import app as application
-from heal.cli import demo
 from heal.errors import ConfigError
-from heal.experiments.objects import ObjectToken
-from heal.generate import Answer
 from heal.speed import Shape, Speed
-from heal.world import World
 
 NEW = 3
 PROMPT = "describe this image"
@@ -132,36 +128,6 @@ def test_checkpoint(picture: str, saved: str) -> None:
     found = strict(run(picture, "--json", "--model", saved, "--device", "cpu", "--dtype", "float32").stdout)
     assert found["model"] == saved
     assert found["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
-
-
-def test_demonstration(tmp_path: Path) -> None:
-    result = cli("run", "--out", str(tmp_path / "demo"))
-    lines = result.stdout.splitlines()
-    view = World(0, "validation", "counter").scene(demo.SCENE)
-    assert lines[0] == f"picture: {tmp_path / 'demo' / 'scene.png'}"
-    assert lines[1] == f"it shows: {', '.join(sorted(view.objects))}"
-    plain, healed = (next(x for x in lines if x.startswith(f"{name}: ")) for name in ("plain", "heal"))
-    assert plain.partition(":")[2] != healed.partition(":")[2]
-    assert sum(line.startswith("  made up: ") for line in lines) == 2
-    assert sum(line.startswith("  visual share of the synergy heads: ") for line in lines) == 2
-    assert "another answer" in result.stdout
-    for name in ("scene", "heads", "mix"):
-        with Image.open(tmp_path / "demo" / f"{name}.png") as image:
-            assert image.size[0] > 300
-
-
-def test_made_up_names_are_marked() -> None:
-    token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")))
-    answer = Answer("A dog and two cups near a cup.", (), (), "stop", 1, 1.0, 0.5)
-    assert demo.marked(answer, [token]) == "A dog and two [!cups!] near a [!cup!]."
-    assert demo.marked(answer, []) == answer.text
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(application.app, ["run", "--out", str(tmp_path / "file" / "demo")])
-    assert isinstance(result.exception, ConfigError)
-    assert "cannot be written" in str(result.exception)
 
 
 # ── heal analyze ──────────────────────────────────────────────────────────────────────────────────────

@@ -2,10 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from heal.bench.machine import weights_fingerprint
 from heal.bench.summary import Summary
 from heal.experiments import embedded
 from heal.experiments.comparison import STRENGTHS
 from heal.methods import HEAL
+from heal.report.kept import kept
+from heal.vlm import VLM
 from tests.experiments.test_comparison import row
 
 
@@ -45,6 +48,12 @@ def test_nothing_is_chosen_on_the_test_split():
 def test_tuning_has_the_same_budget_for_all():
     methods = list(embedded.tuning(3).methods)
     assert len(methods) == 1 + 4 * len(STRENGTHS)
+
+
+def test_the_headline_is_what_was_chosen():
+    there = kept(Path(__file__).parents[2] / "docs" / "results" / "choice.json")
+    assert there.weights == weights_fingerprint(VLM.embedded().model)
+    assert embedded.equilibria()[embedded.chosen_form(there.summary)] == embedded.HEADLINE
 
 
 def test_controls_differ_from_the_chosen_form_in_one_thing():

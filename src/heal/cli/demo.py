@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,32 +17,39 @@ if TYPE_CHECKING:
     from heal.generate import Answer
     from heal.methods.base import Method
     from heal.plots.mix import Marked
+    from heal.vlm import VLM
     from heal.world import View
 
 SCENE = 0
 """Of the validation split of the counter world."""
+MANY = 32
+"""Scenes that are counted besides: one proves nothing."""
 ENLARGED = 4
+TOKENS = 128
 
 
 def demo(method: Method | None, folder: Path) -> None:
     """Both answers with every made-up object marked, the drift of the synergy heads, and three pictures.
 
-    Without a method: HEAL with each head's own equilibrium, as it was measured for this model.
+    Without a method: HEAL in the form that was chosen for this model on the validation split.
     """
+    from heal.experiments.embedded import HEADLINE
     from heal.experiments.objects import PROMPT, label
-    from heal.methods import HEAL
     from heal.world import World
 
-    method = method or HEAL(alpha="profile")
-
+    method = method or HEADLINE
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     vlm = load(EMBEDDED, "auto", None)
-    view = World(0, "validation", "counter").scene(SCENE)
+    world = World(0, "validation", "counter")
+    view = world.scene(SCENE)
     found: dict[str, tuple[Answer, list[ObjectToken]]] = {}
     for name, given in (("plain", None), (method.name, method)):
-        answer = vlm.generate(view.image, PROMPT, method=given, trace=True, max_new_tokens=128, do_sample=False)
+        answer = vlm.generate(view.image, PROMPT, method=given, trace=True, max_new_tokens=TOKENS, do_sample=False)
         assert answer.trace is not None
         found[name] = (answer, label(0, answer.trace, view.objects))
-    picture = _write(view, found, folder)
+    with _writing(folder):
+        picture = _write(view, found, folder)
     print(f"picture: {picture}")
     print(f"it shows: {', '.join(sorted(view.objects))}")
     print(f"asked: {PROMPT}\n")
@@ -54,8 +63,28 @@ def demo(method: Method | None, folder: Path) -> None:
         )
         print(f"  {drift(tokens)}\n")
     print(describe(found[method.name][0], found["plain"][0]))
-    print("one scene proves nothing: `heal report embedded` measures many")
+    views = [world.scene(i) for i in range(MANY)]
+    print(f"one scene proves nothing; the first {MANY} of its kind (`heal report embedded` measures thousands):")
+    for name, given in (("plain", None), (method.name, method)):
+        print(f"  {name}: {counted(vlm, views, given)}")
     print(f"pictures: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
+
+
+def counted(vlm: VLM, views: list[View], method: Method | None) -> str:
+    """What is made up and what is named rightly in many scenes, in one line."""
+    from heal.experiments.objects import PROMPT
+    from heal.world.mentions import mentions
+
+    pictures, prompts = [view.image for view in views], [PROMPT] * len(views)
+    answers = vlm.generate(pictures, prompts, method=method, max_new_tokens=TOKENS, do_sample=False)
+    named = [{mention.category for mention in mentions(answer.text)} for answer in answers]
+    wrong = [len(names - view.objects) for names, view in zip(named, views, strict=True)]
+    right = sum(len(names & view.objects) for names, view in zip(named, views, strict=True))
+    there = sum(len(view.objects) for view in views)
+    return (
+        f"{sum(wrong)} objects made up, in {sum(map(bool, wrong))} of {len(views)} descriptions; "
+        f"{right} of {there} named rightly"
+    )
 
 
 def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
@@ -88,17 +117,21 @@ def _write(view: View, found: dict[str, tuple[Answer, list[ObjectToken]]], folde
     """The picture, the map of head types, and the mix along both answers."""
     from heal.plots import head_map, mix_over_tokens, save
 
+    size = (view.image.width * ENLARGED, view.image.height * ENLARGED)
+    view.image.resize(size).save(picture := folder / "scene.png")
+    answers = {name: _marks(*pair) for name, pair in found.items()}
+    trace = answers["plain"].trace
+    save(head_map(trace.types[0], "Head types at the first token"), folder / "heads.png")
+    save(mix_over_tokens(answers), folder / "mix.png")
+    return picture
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        size = (view.image.width * ENLARGED, view.image.height * ENLARGED)
-        view.image.resize(size).save(picture := folder / "scene.png")
-        answers = {name: _marks(*pair) for name, pair in found.items()}
-        trace = answers["plain"].trace
-        save(head_map(trace.types[0], "Head types at the first token"), folder / "heads.png")
-        save(mix_over_tokens(answers), folder / "mix.png")
+        yield
     except OSError as error:
         raise ConfigError(f"the pictures cannot be written to {folder}: {error.strerror}") from error
-    return picture
 
 
 def _marks(answer: Answer, tokens: list[ObjectToken]) -> Marked:

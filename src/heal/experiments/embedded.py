@@ -17,6 +17,8 @@ ONE_SIDED = (0.5, 0.7)
 LIMITS = (1.5, 2.0, 3.0, None)
 DRAWS = (1, 4)
 NEVER = 1_000_000
+HEADLINE = HEAL(alpha=0.5, drift="language")
+"""The form that `choice` has chosen for the model that comes with this package."""
 TASKS = ("mini-pope", "mini-chair", "mini-mme")
 
 
