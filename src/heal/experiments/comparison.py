@@ -14,6 +14,7 @@ STRENGTHS: Mapping[str, tuple[Method, ...]] = {
     "beam": tuple(Beam(n) for n in (2, 3, 5, 8)),
     "dola": (DoLa(strength=0.25), DoLa(strength=0.5), DoLa(), DoLa(bucket="high")),
     "heal": tuple(HEAL(alpha=a) for a in (0.4, 0.5, 0.6, 0.7)),
+    "heal one-sided": tuple(HEAL(alpha=a, drift="language") for a in (0.4, 0.5, 0.6, 0.7)),
     "memvr": tuple(MemVR(ratio=r) for r in (0.06, 0.12, 0.2, 0.3)),
     "pai": (PAI(alpha=0.1), PAI(alpha=0.2), PAI(alpha=0.5), PAI(alpha=0.5, gamma=1.0)),
     "vcd": tuple(VCD(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),

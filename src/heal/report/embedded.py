@@ -122,7 +122,8 @@ def document(found: Findings) -> str:
         "excludes zero. Nothing on this page was chosen on the test split. MME is the total of existence, count,",
         "position and colour (at most 800). Every figure with its interval is in [results](results/). Times are",
         "ratios to the plain model in the same batches; in a model this small every operation weighs more than in a",
-        "real one (see [benchmarks](../benchmarks/README.md) for those).",
+        "real one (see [benchmarks](../benchmarks/README.md) for those). Memory is the whole process's; in runs that read",
+        "each prompt once for all methods (`read_once` in their configuration) it has what is kept of prompts in it.",
         "",
     ]
     missing = [name for name in RUNS if name not in found.runs]
@@ -217,9 +218,8 @@ def _images(run: Measured) -> int:
 
 def _settings(run: Measured) -> list[str]:
     """What was chosen for every method, as on the command line."""
-    methods = run.configuration["methods"]
-    found = [create(m["name"], **_options(m)) for m in methods.values() if m is not None]
-    return [*(f"- {method.name}: `{_written(method)}`" for method in found), ""]
+    methods = {name: m for name, m in run.configuration["methods"].items() if m is not None}
+    return [*(f"- {name}: `{_written(create(m['name'], **_options(m)))}`" for name, m in methods.items()), ""]
 
 
 def _options(method: Mapping[str, Any]) -> dict[str, Any]:
