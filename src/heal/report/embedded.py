@@ -122,8 +122,8 @@ def document(found: Findings) -> str:
         "excludes zero. Nothing on this page was chosen on the test split. MME is the total of existence, count,",
         "position and colour (at most 800). Every figure with its interval is in [results](results/). Times are",
         "ratios to the plain model in the same batches; in a model this small every operation weighs more than in a",
-        "real one (see [benchmarks](../benchmarks/README.md) for those). Memory is the whole process's; in runs that read",
-        "each prompt once for all methods (`read_once` in their configuration) it has what is kept of prompts in it.",
+        "real one (see [benchmarks](../benchmarks/README.md) for those). Memory is the whole process's; in runs that",
+        "read each prompt once for all methods (`read_once` in their configuration) what is kept of it is in there.",
         "",
     ]
     missing = [name for name in RUNS if name not in found.runs]
