@@ -16,8 +16,10 @@ from typer.testing import CliRunner, Result
 
 from heal.cli import app as application
 from heal.cli.evaluate import options
+from heal.errors import RunError
 
 TASK = "mini-pope:images=1"
+HEALED = "heal:alpha=0.6,interval=2"
 FEW = ["--model", "random", "--limit", "5", "--max-new-tokens", "2", "--batch-size", "3"]
 
 
@@ -35,7 +37,7 @@ def exact(path: Path) -> dict[tuple[str, ...], Any]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     path = tmp_path_factory.mktemp("runs") / "run"
-    methods = ["--method", "plain,heal:alpha=0.6,interval=2", "--method", "heal:calibrate=false"]
+    methods = ["--method", f"plain,{HEALED}", "--method", "heal:calibrate=false"]
     return path, cli("eval", TASK, *FEW, *methods, "--out", str(path))
 
 
@@ -43,7 +45,7 @@ def test_tables(done: tuple[Path, Result]) -> None:
     path, result = done
     out = result.stdout
     assert f"{TASK}: 5 answers, 95 % intervals; differences to plain, paired" in out
-    for name in ("plain", "heal:alpha=0.6,interval=2", "heal:calibrate=false"):
+    for name in ("plain", HEALED, "heal:calibrate=false"):
         assert sum(name in line and "│" in line for line in out.splitlines()) == 2
     for column in ("f1 ↑", "difference", "yes", "ms a token", "ratio", "peak memory", "fired", "other answers"):
         assert column in out
@@ -60,10 +62,25 @@ def test_scoring_again(done: tuple[Path, Result]) -> None:
     assert cli("score", str(path)).stdout == result.stdout
     found = json.loads(cli("score", "run", str(path), "--json").stdout)
     assert found == {"run": str(path), **json.loads((path / "scores.json").read_text())}
-    assert [row["method"] for row in found["rows"]] == ["plain", "heal:alpha=0.6,interval=2", "heal:calibrate=false"]
+    assert [row["method"] for row in found["rows"]] == ["plain", HEALED, "heal:calibrate=false"]
     first, second, third = found["rows"]
     assert first["figures"]["unparsable"].keys() == {"value", "low", "high"}
     assert (first["differences"], second["fired"], third["unchanged"]) == (None, 5, True)
+
+
+def test_any_method_may_be_what_others_are_compared_with(done: tuple[Path, Result]) -> None:
+    path, _ = done
+    before = json.loads(cli("score", str(path), "--json").stdout)["rows"]
+    healed, plain, measured = json.loads(cli("score", str(path), "--against", HEALED, "--json").stdout)["rows"]
+    assert [row["method"] for row in (healed, plain, measured)] == [HEALED, "plain", "heal:calibrate=false"]
+    assert healed["differences"] is None
+    for name, there in before[1]["differences"].items():
+        assert plain["differences"][name]["value"] == pytest.approx(-there["value"])
+    assert plain["changed"] == before[1]["changed"]
+    assert json.loads((path / "scores.json").read_text())["rows"] == before  # as it was
+    result = CliRunner().invoke(application.app, ["score", str(path), "--against", "vcd"])
+    assert isinstance(result.exception, RunError)
+    assert "choose from plain, heal:alpha" in str(result.exception)
 
 
 def test_resuming(done: tuple[Path, Result], tmp_path: Path) -> None:
@@ -140,7 +157,7 @@ def test_two_processes_share_the_work(done: tuple[Path, Result], tmp_path: Path)
         port = free.getsockname()[1]
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(port)]
-    methods = ["--method", "plain,heal:alpha=0.6,interval=2,heal:calibrate=false"]
+    methods = ["--method", f"plain,{HEALED},heal:calibrate=false"]
     ended = subprocess.run(
         [
             sys.executable,

@@ -28,7 +28,7 @@ def row(task, method, headline="f1", higher=True, value=80.0, shift=None, fired=
         fired=fired,
         reason=None,
         yes_ratio=50.0,
-        mean_tokens=3.0,
+        mean_tokens=30.0,
         seconds=1.0,
         seconds_per_token=0.1,
         time_ratio=ratio,
@@ -68,6 +68,14 @@ def test_time_is_of_the_longest_answers():
     assert lines(Summary(Path("x"), rows))[0].time_ratio == 1.5
 
 
+def test_answers_of_a_word_tell_no_time():
+    """A search goes on long after the two tokens that it ends with."""
+    rows = (replace(row("mini-mme", "x", ratio=50.0), mean_tokens=2.0),)
+    (line,) = lines(Summary(Path("x"), rows))
+    assert math.isnan(line.time_ratio)
+    assert "| – | 1 MiB |" in markdown([line])
+
+
 def test_the_table_marks_differences_and_methods_without_effect(summary):
     header, _, plain, heal, idle = markdown(lines(summary)).splitlines()
     assert header == "| method | POPE F1 | POPE acc. | CHAIR_s ↓ | Recall | time ratio | memory | fired |"
@@ -94,6 +102,7 @@ def test_the_best_setting_by_the_headline(summary):
 def test_every_method_is_there_and_has_the_same_budget():
     assert next(iter(published())) == "plain"
     assert set(published()) == {"plain", *available()}
-    assert set(STRENGTHS) == set(available())
-    assert {len(settings) for settings in STRENGTHS.values()} == {4}
-    assert all(len(set(map(str, s))) == 4 and all(m.name == name for m in s) for name, s in STRENGTHS.items())
+    assert {m.name for settings in STRENGTHS.values() for m in settings} == set(available())
+    for name, settings in STRENGTHS.items():
+        assert len(settings) == len(set(map(str, settings))) == 4
+        assert {m.name for m in settings} == {name.removesuffix(" one-sided")}

@@ -93,11 +93,20 @@ def rescore(path: str | Path, ask: Ask | None = None, tasks: Mapping[str, Task] 
     return summary
 
 
-def summarise(folder: Folder, ask: Ask | None = None, tasks: Mapping[str, Task] | None = None) -> Summary:
-    """The same, written nowhere."""
+def summarise(
+    folder: Folder,
+    ask: Ask | None = None,
+    tasks: Mapping[str, Task] | None = None,
+    against: str | None = None,
+) -> Summary:
+    """The same, written nowhere. `against` is what the others are compared with, in the place of the first method."""
     configuration = folder.described()["configuration"]
     samples, records = folder.samples(), folder.records()
     methods = list(configuration["methods"])
+    if against is not None:
+        if against not in methods:
+            raise RunError(f"the run in {folder.path} has no method {against!r}: choose from {', '.join(methods)}")
+        methods = [against, *(name for name in methods if name != against)]
     rows: list[Row] = []
     for name, description in configuration["tasks"].items():
         task = (tasks or {}).get(name) or task_again(description)

@@ -43,18 +43,26 @@ def run(
     judge: Annotated[
         str | None, typer.Option(help="Name of the judge, for tasks that need one; OPENAI_BASE_URL is where it is.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="The method that the others are compared with, by its name in the run. Default: the first."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read the answers of a run anew, without its model. `heal score FOLDER` is the same."""
     from contextlib import nullcontext
 
+    from heal.bench.folder import Folder
     from heal.bench.judge import Judge, JudgeOptions
-    from heal.bench.summary import rescore
+    from heal.bench.summary import rescore, summarise
     from heal.cli.summary import print_summary
 
     asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / "judge")
     with asked as ask:
-        summary = rescore(folder, ask)
+        # scores.json is about the first method
+        summary = rescore(folder, ask) if against is None else summarise(Folder(folder), ask, against=against)
     emit({"run": str(folder), **summary.scores()}) if as_json else print_summary(summary)
 
 

@@ -22,6 +22,9 @@ STRENGTHS: Mapping[str, tuple[Method, ...]] = {
 }
 """Four settings of each method: the same budget for all, when strengths are chosen on the validation split."""
 
+LONG = 8
+"""Tokens of an answer, on average, from which on the time of one tells anything."""
+
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("pope", "f1", "POPE F1"),
     ("pope", "accuracy", "POPE acc."),
@@ -45,7 +48,7 @@ class Line:
     differences: Mapping[str, Interval]
     """To the first method, paired; empty for the first."""
     time_ratio: float
-    """Of a token after the first, on the task with the longest answers."""
+    """Of a token after the first, on the task with the longest answers; NaN if all are short."""
     memory: int
     fired: bool | None
     """None for the plain model."""
@@ -65,7 +68,7 @@ def lines(summary: Summary) -> list[Line]:
 def _line(method: str, rows: Sequence[Row]) -> Line:
     by_task = {row.task.partition(":")[0].removeprefix("mini-"): row for row in rows}
     known = [(by_task[task], figure, heading) for task, figure, heading in COLUMNS if task in by_task]
-    timed = [(row.mean_tokens, row.time_ratio) for row in rows if not math.isnan(row.time_ratio)]
+    timed = [(r.mean_tokens, r.time_ratio) for r in rows if r.mean_tokens >= LONG and not math.isnan(r.time_ratio)]
     return Line(
         method,
         {heading: row.figures[figure] for row, figure, heading in known if figure in row.figures},
