@@ -13,6 +13,7 @@ from heal.plots import head_map, mix_over_tokens, save
 from heal.plots.cost import Point, panels, quality_against_cost
 from heal.plots.heads import COLOURS
 from heal.plots.mix import WRONG, Marked
+from heal.plots.trade import curves, trade_off
 
 
 def test_every_cell_of_the_map_has_the_colour_of_its_type():
@@ -84,3 +85,20 @@ def test_a_panel_for_each_figure_with_its_interval():
     axes = quality_against_cost(drawn).axes
     assert [a.get_title() for a in axes] == ["POPE F1", "Recall"]
     assert [t.get_text() for t in axes[0].texts] == ["plain", "vcd"]
+
+
+def test_the_settings_of_a_method_are_one_line():
+    def line(name, recall, made_up):
+        figures = {"Recall": Interval(recall, 0.0, 100.0), "CHAIR_s ↓": Interval(made_up, 0.0, 100.0)}
+        return Line(name, figures, {}, 1.0, 0, None)
+
+    table = [line("plain", 80.0, 35.0), line("vcd 1", 79.0, 30.0), line("vcd 2", 75.0, 25.0)]
+    found = curves([*table, line("heal one-sided 1", 80.0, 28.0), line("heal one-sided 2", 79.0, 26.0)])
+    assert found == {
+        "plain": [(80.0, 35.0)],
+        "vcd": [(79.0, 30.0), (75.0, 25.0)],
+        "heal one-sided": [(80.0, 28.0), (79.0, 26.0)],
+    }
+    (axes,) = trade_off(found).axes
+    assert {line.get_label(): list(line.get_ydata()) for line in axes.lines}["vcd"] == [30.0, 25.0]
+    assert axes.yaxis_inverted()

@@ -37,7 +37,10 @@ def report(
         ),
     ] = ",".join(PARTS),
 ) -> None:
-    """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down."""
+    """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down.
+
+    What is beside the document already, of this very model, is not measured again: delete it there to have it anew.
+    """
     from heal.bench.machine import weights_fingerprint
     from heal.experiments import embedded
     from heal.experiments.comparison import lines
@@ -45,7 +48,8 @@ def report(
     from heal.methods import HEAL
     from heal.plots.cost import panels, quality_against_cost
     from heal.plots.figure import save
-    from heal.report.embedded import PICTURE, document, gather, premise, premise_file, write_premise
+    from heal.plots.trade import curves, trade_off
+    from heal.report.embedded import DRAWINGS, document, gather, premise, premise_file, write_premise
     from heal.report.kept import SUFFIX, kept
 
     if subject != EMBEDDED:
@@ -87,9 +91,10 @@ def report(
         done(embedded.rivals("natural", fewer, None))
         done(embedded.rivals("natural", fewer, settings))
     found = gather(out, figures, weights)
-    if "published-natural" in found.runs:
-        table = lines(found.runs["published-natural"].summary)
-        save(quality_against_cost(panels(table)), figures / PICTURE)
+    drawn = {"published-natural": lambda t: quality_against_cost(panels(t)), "tuning": lambda t: trade_off(curves(t))}
+    for name, (file, _) in DRAWINGS.items():
+        if name in found.runs:
+            save(drawn[name](lines(found.runs[name].summary)), figures / file)
     write_whole(to, document(found))
     print(f"written: {to}, with every figure in {figures}")
 

@@ -28,7 +28,11 @@ from heal.world.categories import INDEX
 from heal.world.statistics import statistics
 
 MOST = 10
-PICTURE = "quality-cost.svg"
+DRAWINGS = {
+    "published-natural": ("quality-cost.svg", "Quality against cost"),
+    "tuning": ("trade-off.svg", "What the strength of each method buys and costs"),
+}
+"""File and title of the drawing that stands below the table of a run."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,9 @@ def document(found: Findings) -> str:
             run = found.runs[name]
             text = intro.format(images=_images(run), answers=_counted(run), best=found.best)
             parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run.summary)]
-            parts += [f"![Quality against cost](results/{PICTURE})", ""] if name == "published-natural" else []
+            if name in DRAWINGS:
+                file, caption = DRAWINGS[name]
+                parts += [f"![{caption}](results/{file})", ""]
     return "\n".join(parts)
 
 
