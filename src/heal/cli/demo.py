@@ -33,10 +33,13 @@ def demo(method: Method | None, folder: Path) -> None:
 
     Without a method: HEAL in the form that was chosen for this model on the validation split.
     """
+    import torch
+
     from heal.experiments.embedded import HEADLINE
     from heal.experiments.objects import PROMPT, label
     from heal.world import World
 
+    torch.set_num_threads(1)  # more do not help so small a model, and hinder it where a core is busy
     method = method or HEADLINE
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
