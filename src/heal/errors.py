@@ -32,7 +32,15 @@ class UnsupportedError(HealError):
 
 
 class AttachmentError(HealError, RuntimeError):
-    """A method is attached where another one already is, or a model is used by two threads at once."""
+    """A method is attached where another one already is."""
+
+
+class BusyError(AttachmentError):
+    """Another thread uses the model, and it did not become free in the time that was given."""
+
+
+class ClosedError(HealError):
+    """A stream was closed before it had an answer."""
 
 
 class NonFiniteError(HealError, ArithmeticError):

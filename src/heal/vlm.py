@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from safetensors import SafetensorError
 
+from heal.engine.locks import lock_of
 from heal.errors import CheckpointError, ConfigError, ImageError, ModelError, PromptError
 from heal.generate import Answer, Stream, generate
 from heal.methods.base import Method
@@ -107,28 +108,47 @@ class VLM:
         trace: bool = False,
         stream: bool = False,
         seed: int | None = None,
+        timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Any:
-        """An Answer, a list of them for a list of prompts, or a Stream.
+        """An Answer, a list of them for a list of prompts, or a Stream (see `stream`).
 
         One prompt (text or chat messages) goes with one image, a list of images, or None; a list of prompts with a
         list of such. `seed` fixes sampling without touching the global generator. With num_return_sequences = n
-        there are n answers for each prompt, one after the other.
+        there are n answers for each prompt, one after the other. Calls from several threads take turns; `timeout`
+        is the most seconds to wait for the model.
         """
         single = isinstance(prompts, str) or _is_chat(prompts)
-        rows = [(images, prompts)] if single else _paired(images, prompts)
-        inputs = self.inputs([pictures for pictures, _ in rows], [prompt for _, prompt in rows])
         if stream:
             if not single:
                 raise ConfigError("a stream is for one prompt: give a single prompt, or stream=False")
             if seed is not None:
                 raise ConfigError("a stream shares the global generator with its reader: use seed with stream=False")
-            return Stream(self, inputs, method, trace, **generate_kwargs)
-        with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
-            answers: list[Answer] = generate(self, inputs, method, trace, **generate_kwargs)
+            prompt = cast("str | Messages", prompts)
+            return self.stream(images, prompt, method=method, trace=trace, timeout=timeout, **generate_kwargs)
+        rows = [(images, prompts)] if single else _paired(images, prompts)
+        with lock_of(self.model).call(timeout):
+            inputs = self.inputs([pictures for pictures, _ in rows], [prompt for _, prompt in rows])
+            with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                answers: list[Answer] = generate(self, inputs, method, trace, **generate_kwargs)
         return answers[0] if single and len(answers) == 1 else answers
+
+    def stream(
+        self,
+        images: Any,
+        prompt: str | Messages,
+        *,
+        method: Method | None = None,
+        trace: bool = False,
+        timeout: float | None = None,
+        **generate_kwargs: Any,
+    ) -> Stream:
+        """The answer to one prompt, piece by piece, while it is made."""
+        with lock_of(self.model).call(timeout):
+            inputs = self.inputs([images], [prompt])
+        return Stream(self, inputs, method, trace, timeout, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
         """What the model takes, for a batch padded on the left."""

@@ -13,7 +13,7 @@ from tests.zoo import Row
 
 
 def test_fired_adds_up() -> None:
-    steps = [torch.tensor([2.0, 0.5, 1.0]), torch.tensor([0.0, 0.0, 0.0]), torch.tensor([3.0, 2.0, 0.25])]
+    steps = [torch.tensor([2.0, 2, 0.5, 1.0]), torch.tensor([0.0, 0, 0.0, 0.0]), torch.tensor([3.0, 3, 2.0, 0.25])]
     names = ("beta", "gamma")
     assert Fired.of(names, steps, "never shown") == Fired(2, 5, {"beta": 0.5, "gamma": 0.25})
     assert Fired.of(names, steps[1:2], "why") == Fired(reason="why")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from heal.methods.contrast import contrast, moved, plausible
+from heal.engine.comparison import moved
+from heal.methods.contrast import contrast, plausible
 
 LOGITS = torch.tensor([[3.0, 1.0, 2.9, -4.0], [0.0, 0.0, 0.0, -1.0]])
 OTHER = torch.tensor([[1.0, 1.0, 5.0, 0.0], [1.0, -1.0, 0.0, 0.0]])

@@ -29,8 +29,9 @@ def test_a_method_with_beam_search_is_the_method_under_beam_search(vlm, method):
 def test_beam_alone_is_generate_with_beams(vlm):
     found = ask(vlm, Beam(3))
     assert found.token_ids == ask(vlm, None, num_beams=3).token_ids
-    assert found.fired.steps == len(found.token_ids)
     assert found.fired.sizes == {"beams": 2.0}
+    assert found.token_ids != ask(vlm, None).token_ids
+    assert 0 < found.fired.steps == found.fired.changes < len(found.token_ids)
     with pytest.warns(HealWarning, match="one beam is greedy decoding"):
         greedy = ask(vlm, Beam(1))
     assert greedy.token_ids == ask(vlm, None).token_ids

@@ -9,6 +9,7 @@ distributions whose scores have no closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
@@ -43,8 +44,18 @@ class Attended:
     regions: Regions
     scale: float
 
-    def split(self) -> list[Partial]:
+    @cached_property
+    def _partials(self) -> list[Partial]:
         return split_attention(self.query, self.key, self.value, self.regions, self.scale)
+
+    def split(self) -> list[Partial]:
+        """Attention over each position group alone; computed once."""
+        return self._partials
+
+    @property
+    def known_split(self) -> list[Partial] | None:
+        """The same if it was computed before."""
+        return vars(self).get("_partials")
 
 
 def noise_partials(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -18,30 +18,52 @@ from heal.analysis.counterfactual import Attended
 from heal.analysis.split import LANGUAGE, NEUTRAL
 from heal.engine import attention, caches
 from heal.engine.branches import EncoderWatch, Prompt, Running
-from heal.engine.calls import check_call, refuse_batching
+from heal.engine.calls import check_call, refuse_batching, refuse_compiled
+from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
 from heal.engine.generation import Generation, first_positions, owners_of
 from heal.engine.layout import Layout
+from heal.engine.locks import lock_of
 from heal.engine.repetition import last_position
 from heal.engine.runtime import Runtime
 from heal.engine.shadowing import shadow
+from heal.engine.tally import Tally
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
 
 class Attachment:
-    """Hooks, settings and generation states of one method in one model."""
+    """Hooks, settings and generation states of one method in one model.
 
-    def __init__(self, layout: Layout, runtime: Runtime) -> None:
+    While it lasts, other threads that use the model wait, unless it is `shared`: then every generate() of the model
+    uses the method, whatever thread it comes from, one call after the other.
+    """
+
+    def __init__(self, layout: Layout, runtime: Runtime, shared: bool = False, timeout: float | None = None) -> None:
         self.layout = layout
         self.runtime = runtime
+        self.shared = shared
+        self.timeout = timeout
         self.model = layout.model
+        self.tallies: list[Tally] = []
+        """What was changed, one for each generation."""
         self.generations: weakref.WeakKeyDictionary[Cache, Generation] = weakref.WeakKeyDictionary()
         self.latest: Generation | None = None
-        self._current: Generation | None = None
+        self._lock = lock_of(layout.model)
+        self._pass: Generation | None = None
+        self._thread: int | None = None  # whose pass it is
+        self._attended = 0  # layers of this pass that came by
+        self._changes = Changes()
+        self._beams = 1
+        self._attached = False
+        self._original = ""  # the model's own attention implementation
         self._index = {module: i for i, module in enumerate(layout.attention)}
         self._undo: list[Callable[[], Any]] = []
-        self._busy = threading.Lock()
         self._warned = False
-        self._encoder = EncoderWatch(layout.model)
+        self._encoder = EncoderWatch(layout.model, lambda: self._lock.mine or self._lock.calling)
+
+    @property
+    def _current(self) -> Generation | None:
+        """The generation of the pass that runs. A pass of another thread has none: it is the plain model's."""
+        return self._pass if self._thread == get_ident() else None
 
     @property
     def whole_prompt(self) -> bool:
@@ -50,30 +72,48 @@ class Attachment:
     # ── entering and leaving ──────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Attachment:
-        if any(attention.attached_to(m) is not None for m in self.layout.attention):
-            raise AttachmentError(
-                "a method is attached to this model already: leave its `with` block before you attach another"
-            )
+        self._lock.acquire(self.timeout)
         try:
+            self._lock.settle()
+            if any(attention.attached_to(m) is not None for m in self.layout.attention):
+                raise AttachmentError(
+                    "a method is attached to this model already: leave its `with` block before you attach another"
+                )
+            refuse_compiled(self.layout)
             self._switch_attention()
             self._hook()
             self._guard_generate()
+            self._attached = True
         except BaseException:
-            self.__exit__()
+            self._detach()
+            self._lock.release()
             raise
+        if self.shared:
+            self._lock.release()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.shared:
+            self._lock.acquire()
+        try:
+            self._lock.settle()  # a stream may still be at it
+            self._detach()
+        finally:
+            self._lock.release()
+
+    def _detach(self) -> None:
+        self._attached = False
         while self._undo:
             self._undo.pop()()
         for cache in list(self.generations):
             caches.unfollow(cache)
-        self._current = None
+        self._pass = self._thread = None
 
     def _switch_attention(self) -> None:
         configs = list({id(m.config): m.config for m in self.layout.attention}.values())
         if len({config._attn_implementation for config in configs}) != 1:
             raise ModelError("the decoder's layers use several attention implementations: load the model with one")
+        self._original = configs[0]._attn_implementation
         for module in self.layout.attention:
             attention.claim(module, self)
             self._undo.append(partial(attention.release, module))
@@ -118,37 +158,69 @@ class Attachment:
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(*args: Any, **kwargs: Any) -> Any:
-            kwargs |= self.runtime.generate_options
-            self.runtime.check_rows(check_call(self.model, args, kwargs))
-            if not self._busy.acquire(blocking=False):
-                raise AttachmentError("this model is generating in another thread: give each thread its own model")
-            try:
-                self._encoder.taken()  # a call that failed may have left some
-                if self.model.device.type != "cpu":
-                    # generate() compiles a model with a static cache by itself, which would trace our hooks
-                    kwargs.setdefault("disable_compile", True)
-                result = original(*args, **kwargs)
-            finally:
-                self._current = None
-                self._busy.release()
-            self._say_if_silent()
-            return result
+            with self._lock.call(self.timeout):
+                if self._attached:
+                    return self._generate(original, args, kwargs)
+            # the call waited for the method of another thread to leave
+            return self.model.generate(*args, **kwargs)
 
         return generate
 
-    def _say_if_silent(self) -> None:
-        reason = None if self.latest is None else self.runtime.silence(self.latest)
-        if reason and not self._warned:
+    def _generate(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kwargs |= self.runtime.generate_options
+        call = check_call(self.model, args, kwargs)
+        self.runtime.check_rows(call.copies)
+        refuse_compiled(self.layout)
+        self._encoder.taken()  # a call that failed may have left some
+        self._beams = call.beams
+        if self.model.device.type != "cpu":
+            # generate() compiles a model with a static cache by itself, which would trace our hooks
+            kwargs.setdefault("disable_compile", True)
+        before = len(self.tallies)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._pass, self._beams = None, 1
+        self._explain(self.tallies[before:])
+        return result
+
+    def _explain(self, tallies: list[Tally]) -> None:
+        """Say why nothing was changed, if nothing was."""
+        if self.latest is None or not tallies or any(bool(s[0].sum() > 0) for t in tallies for s in t.steps):
+            return
+        if not self.latest.visual and self.runtime.needs_picture:
+            reason = "the prompt has no visual tokens, so this was the plain model"
+        else:
+            reason = self.runtime.why_unchanged(self.latest)
+        tallies[-1].reason = reason
+        if self.runtime.changes_output and not self._warned:
             self._warned = True
-            warnings.warn(f"nothing was changed: {reason}", HealWarning, stacklevel=4)
+            warnings.warn(f"nothing was changed: {reason}", HealWarning, stacklevel=5)
 
     # ── one forward pass ──────────────────────────────────────────────────────────────────────────────
 
-    def _before_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _mine(self) -> bool:
+        """Whether the pass that begins is the method's. That of another thread waits until the method is gone."""
+        if self._lock.calling:
+            return True
+        if self.shared:
+            raise UnsupportedError("a method that is attached with shared=True needs generate(), not forward passes")
+        if not self._lock.mine:
+            with self._lock.session():
+                return False
+        if self._lock.called:
+            raise AttachmentError("a stream is using this model: read it to its end or close it first")
+        return True
+
+    def _before_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        # torch calls a hook without kwargs if it was removed while the pass waited
+        if kwargs is None or not self._mine():
+            return
+        self._thread = get_ident()
         if args:
             names = list(inspect.signature(module.forward).parameters)
             kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
-        self._current = None
+        self._pass = None
         cache = kwargs.get("past_key_values")
         if not isinstance(cache, Cache):
             return  # no cache, no generation: a plain forward pass stays plain
@@ -159,12 +231,17 @@ class Attachment:
         generation = self._generation(cache)
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
             generation.read_token(self._owners_of_tokens(ids))
+            self._follow_search(generation, ids)
             prompt = None
         else:
             generation.read_prompt(
                 self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
             )
             prompt = Prompt(self.layout, kwargs, self._encoder.taken())
+            generation.tally = Tally(**self.runtime.neutral)
+            self.tallies.append(generation.tally)
+            if self._beams > 1:
+                generation.beams = BeamScores(self._beams, given.shape[0], given.device)
         if not generation.visual and self.runtime.needs_picture:
             return
         if prompt is not None:
@@ -174,8 +251,20 @@ class Attachment:
                 generation.mask = prompt.mask
             self.runtime.begin(generation)
             self._start_branches(generation, prompt)
-        self._current = generation
+        self._pass = generation
+        self._begin_pass()
         self.runtime.before(generation)
+
+    def _begin_pass(self) -> None:
+        self._attended = 0
+        self._changes = Changes()
+
+    def _follow_search(self, generation: Generation, ids: Tensor) -> None:
+        """The tokens that the search went on with."""
+        if generation.beams is not None:
+            generation.beams.read(ids)
+        if generation.best is not None and len(generation.best) == len(ids):
+            generation.tally.count((ids[:, 0] != generation.best).long())
 
     def _start_branches(self, generation: Generation, prompt: Prompt) -> None:
         for branch in self.runtime.branches:
@@ -197,12 +286,12 @@ class Attachment:
             )
         else:
             own.read_token([LANGUAGE] * arguments["input_ids"].shape[0])
-        self._current = own
+        self._pass = own
         try:
             # not the module itself: its hooks are for what is generated
             return self.model.forward(**arguments).logits[:, -1].float()
         finally:
-            self._current = generation
+            self._pass = generation
 
     def _generation(self, cache: Cache) -> Generation:
         known, length = self.generations.get(cache), int(cache.get_seq_length())
@@ -247,16 +336,21 @@ class Attachment:
         value: Tensor,
         mask: Tensor | None,
         **options: Any,
-    ) -> tuple[Tensor, None]:
-        generation, layer = self._current, self._index[module]
+    ) -> tuple[Tensor, Tensor | None]:
+        if self._thread != get_ident():
+            return attention.original_attention(self._original, module, query, key, value, mask, **options)
+        generation, layer = self._pass, self._index[module]
         if generation is None:
             return attention.plain_attention(module, query, key, value, mask, **options)
+        self._attended += 1
         if self.runtime.takes_part(layer, generation.branch):
             out = self._attend(generation, layer, module, query, key, value, mask, **options)
         else:
             out, _ = attention.plain_attention(module, query, key, value, mask, **options)
         if self.runtime.changes_heads:
-            out = self.runtime.heads(generation, layer, out)
+            before, out = out, self.runtime.heads(generation, layer, out)
+            if out is not before and not generation.branch:
+                self._changes.heads(before[:, -1], out[:, -1], exact=True)
         return out, None
 
     def _attend(
@@ -278,15 +372,33 @@ class Attachment:
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale)
 
+        unchanged: list[Tensor] = []
+
         def plain() -> Tensor:
-            return attention.plain_attention(module, query, key, value, mask, **options)[0]
+            if not unchanged:
+                unchanged.append(attention.plain_attention(module, query, key, value, mask, **options)[0])
+            return unchanged[0]
 
         if generation.phase != "prompt":
-            return self.runtime.attend(generation, layer, at, plain)
+            out = self.runtime.attend(generation, layer, at, plain)
+            if not unchanged or out is not unchanged[0]:
+                self._compare(generation, at, out[:, -1], plain)
+            return out.to(query.dtype)
         out, last = plain(), self.runtime.observe(generation, layer, at)
         if last is not None:
+            if not generation.branch:
+                self._changes.heads(out[:, -1], last)
             out[:, -1] = last.to(out.dtype)
         return out
+
+    def _compare(self, generation: Generation, at: Attended, out: Tensor, plain: Callable[[], Tensor]) -> None:
+        """With the plain output: for free where the method split the attention itself, else by computing it."""
+        if generation.branch:
+            return
+        if at.known_split is not None:
+            self._changes.merged(at.known_split, out)
+        else:
+            self._changes.heads(plain()[:, -1], out)
 
     def _before_layer(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -318,13 +430,18 @@ class Attachment:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if self._current is None:
                 return None
-            if isinstance(output, tuple):  # some mixtures of experts give their routing too
-                return (self.runtime.fed(self._current, layer, args[0], output[0]), *output[1:])
-            return self.runtime.fed(self._current, layer, args[0], output)
+            before = output[0] if isinstance(output, tuple) else output
+            after = self.runtime.fed(self._current, layer, args[0], before)
+            if after is not before and not self._current.branch:
+                self._changes.block(before[:, -1], after[:, -1])
+            # some mixtures of experts give their routing too
+            return (after, *output[1:]) if isinstance(output, tuple) else after
 
         return hook
 
-    def _after_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_model(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None
+    ) -> None:
         generation = self._current
         if generation is None:
             return
@@ -335,12 +452,27 @@ class Attachment:
         old = output.logits[:, -1].float()
         new = self.runtime.logits(generation, old, others)
         if new is not old:  # in fp32 whatever the model's type: contrasts of rounded numbers are noise
+            self._changes.rows(
+                moved(new, old) > SHIFT if generation.beams is None else generation.beams.reranked(old, new)
+            )
             output.logits = torch.cat([output.logits[:, :-1].float(), new.unsqueeze(1)], dim=1)
+        if self.runtime.searches:
+            generation.best = new.argmax(-1)
+            generation.tally.best.append(generation.best)
+        else:
+            generation.tally.count(self._changes.total(len(new), new.device))
 
-    def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_decoder(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None
+    ) -> None:
         generation = self._current
         if generation is None:
             return
+        if self._attended < len(self.layout.layers) and not generation.branch:
+            raise AttachmentError(
+                f"only {self._attended} of {len(self.layout.layers)} layers used the method's attention: something "
+                "else has replaced or compiled parts of the model. Attach to the model as it was loaded"
+            )
         hidden = output[0]
         if not bool(torch.isfinite(hidden[:, -1]).all()):
             raise NonFiniteError(
@@ -353,6 +485,7 @@ class Attachment:
             cache = kwargs["past_key_values"]
             caches.cut_back(cache)
             generation.repeat_last()
+            self._begin_pass()
             self.runtime.before(generation)
             again = decoder(**last_position(kwargs, cache, self.layout.kinds))
             hidden[:, -1:] = again[0]

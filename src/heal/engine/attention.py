@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from heal.errors import UnsupportedError
 
@@ -31,7 +32,7 @@ class Attends(Protocol):
         value: Tensor,
         mask: Tensor | None,
         **options: Any,
-    ) -> tuple[Tensor, None]: ...
+    ) -> tuple[Tensor, Tensor | None]: ...
 
 
 # module -> attachment; weak, so that a forgotten model is not kept alive
@@ -79,6 +80,19 @@ def plain_attention(
     return sdpa_attention_forward(module, query, key, value, mask, **options)
 
 
+def original_attention(
+    name: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """For a pass of another thread that was under way when a method was attached: the model's own implementation.
+
+    A 4D mask fits sdpa whatever made it; eager attention is no registered function, and sdpa is the same.
+    """
+    function = ALL_ATTENTION_FUNCTIONS.get(name)
+    if function is None or isinstance(mask, Tensor):
+        return plain_attention(module, query, key, value, mask, **options)
+    return function(module, query, key, value, mask, **options)
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -86,7 +100,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     **options: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     if options.get("cache") is not None:
         raise UnsupportedError(
             "continuous batching (generate_batch) takes token ids only and never sees the image: use generate()"

@@ -178,8 +178,10 @@ class Running:
 class EncoderWatch:
     """Remembers how pictures were encoded, by standing before the model's get_…_features."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, watching: Callable[[], bool]) -> None:
+        """`watching` tells whether a call is the method's own: other threads may encode pictures too."""
         self.base = model.base_model
+        self.watching = watching
         self.calls: dict[str, Encoding] = {}
         self._inside = False
 
@@ -193,6 +195,8 @@ class EncoderWatch:
         signature = inspect.signature(original)
 
         def encode(*args: Any, **kwargs: Any) -> Any:
+            if not self.watching():
+                return original(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             arguments = {k: v for k, v in given.items() if k != "kwargs"} | dict(given.get("kwargs", {}))
             outermost, encoded = not self._inside, self._within(original, *args, **kwargs)

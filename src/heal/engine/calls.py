@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
+
+from heal.engine.layout import Layout
 from heal.errors import UnsupportedError
 
 REFUSED = {
@@ -18,8 +23,17 @@ REFUSED = {
 }
 
 
-def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Refuse what cannot work, and say how many rows one sample will have."""
+@dataclass(frozen=True)
+class Call:
+    """What a call of generate() asks for."""
+
+    beams: int
+    copies: int
+    """Rows that one sample will have."""
+
+
+def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Refuse what cannot work."""
     given = dict(zip(inspect.signature(type(model).generate).parameters, (model, *args), strict=False))
     given |= kwargs
     configs = (given.get("generation_config"), model.generation_config)
@@ -36,7 +50,35 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int
             raise UnsupportedError(reason)
     if option("use_cache") is False:
         raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
-    return max(option("num_beams") or 1, option("num_return_sequences") or 1)
+    beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
+    return Call(beams, max(beams, returned))
+
+
+COMPILED = "a compiled model does not call the method's hooks, so it would be the plain model: "
+
+
+def refuse_compiled(layout: Layout) -> None:
+    """Of the model and all parts of its decoder; a compiled vision tower is no obstacle."""
+    if torch.compiler.is_compiling():
+        raise UnsupportedError(COMPILED + "call generate() outside of torch.compile")
+    parts = [("model", layout.model), ("base model", layout.model.base_model)]
+    for name, module in (*parts, *layout.decoder.named_modules(prefix="decoder")):
+        if is_compiled(module):
+            raise UnsupportedError(
+                COMPILED + f"the {name} ({type(module).__name__}) was given to torch.compile. Attach to a model that "
+                "was not; HEAL(compile=True) compiles the method's own step"
+            )
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """By torch.compile(module), module.compile() or module.forward = torch.compile(module.forward)."""
+    own = vars(module)
+    functions = (own.get("forward"), own.get("generate"))
+    return (
+        hasattr(module, "_orig_mod")
+        or own.get("_compiled_call_impl") is not None
+        or any(hasattr(f, "_torchdynamo_orig_callable") for f in functions)
+    )
 
 
 def refuse_batching(*args: Any, **kwargs: Any) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
+from heal.engine.comparison import BeamScores
+from heal.engine.tally import Tally
 
 Phase = Literal["prompt", "repeat", "decode"]
 
@@ -34,6 +36,11 @@ class Generation:
         self.mask: Tensor | None = None
         """[rows, positions] of the prompt, 0 where padding is."""
         self.data: Any = None  # a Follower, or None
+        self.tally = Tally()
+        """What was changed since the prompt."""
+        self.beams: BeamScores | None = None
+        self.best: Tensor | None = None
+        """[rows] the likeliest next token, while a search is compared with it."""
         self._owners: Tensor | None = None  # [rows, length] set of each position, before masks are applied
         self._new: list[int] = []
         self._regions: dict[tuple[str, torch.device], Regions] = {}
@@ -118,7 +125,9 @@ class Generation:
         index = torch.tensor(rows, device=self._owners.device)
         self._owners = self._owners.index_select(0, index)
         self._regions = {place: known.select(rows) for place, known in self._regions.items()}
-        for follower in (self.data, *self.running.values()):
+        if self.best is not None:
+            self.best = self.best.index_select(0, index.to(self.best.device))
+        for follower in (self.data, self.beams, *self.running.values()):
             if follower is not None:
                 follower.select(rows)
 

@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from heal.engine import attention
 from heal.engine.layout import Layout
+from heal.engine.locks import lock_of
 from heal.engine.repetition import last_position
 from heal.engine.shadowing import shadow
 
@@ -57,7 +58,7 @@ def read_once(model: Any) -> Iterator[None]:
     not an ordinary dynamic one.
     """
     layout = Layout.of(model)
-    with ExitStack() as undo:
+    with lock_of(model).session(), ExitStack() as undo:
         undo.callback(shadow(layout.decoder, "forward", _reader(layout)))
         for name in ("get_image_features", "get_video_features"):
             if hasattr(model.base_model, name):

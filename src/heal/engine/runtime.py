@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -45,8 +45,14 @@ class Runtime:
     generate_options: Mapping[str, Any] = {}
     """Options of generate() that the method sets."""
 
-    tallies: list[Any]
-    """What was changed, one `heal.methods.base.Tally` a generation."""
+    neutral: ClassVar[Mapping[str, float]] = {}
+    """The quantities that the method moves (see `Tally.add`), and the value of each that changes nothing."""
+
+    changes_output: bool = True
+    """Whether the method is meant to change anything: what only measures is not warned about."""
+
+    searches: bool = False
+    """Whether the method is a search, whose effect is the tokens it chooses against the likeliest ones."""
 
     def facts(self) -> dict[str, Any]:
         """What is only known once the model is: written into traces."""
@@ -114,6 +120,6 @@ class Runtime:
         """Scores [rows, vocabulary] of the next token in fp32, and those of the branches by name."""
         return logits
 
-    def silence(self, generation: Generation) -> str | None:
-        """Why the method changed nothing in this generation, if it should have and did not."""
-        return None
+    def why_unchanged(self, generation: Generation) -> str:
+        """Why nothing was changed, in a generation in which the engine found no change."""
+        return "the method gave back what the plain model has"

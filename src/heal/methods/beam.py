@@ -48,17 +48,19 @@ class Beam(Method):
 
 
 class _BeamRuntime(CountingRuntime):
-    """Counts, at every step, the hypotheses beyond the first."""
+    """Its effect is the tokens that the search chose against the likeliest one."""
 
     neutral: ClassVar[Mapping[str, float]] = {"beams": 1.0}
     needs_picture = False
-    idle = "one beam is greedy decoding"
+    searches = True
 
     def __init__(self, config: Beam) -> None:
-        super().__init__()
         self.config = config
         self.generate_options = config.generate_options()
+        self.idle = (
+            "one beam is greedy decoding" if config.beams == 1 else "the search chose the likeliest token each time"
+        )
 
     def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        generation.data.tally.add(logits.new_full((logits.shape[0], 1), self.config.beams))
+        generation.tally.add(logits.new_full((logits.shape[0], 1), self.config.beams))
         return logits

@@ -24,8 +24,3 @@ def plausible(
         return scores
     least = logits.amax(-1, keepdim=True) + math.log(share)
     return scores.masked_fill(logits < least, -torch.inf)
-
-
-def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
-    """Total variation between two distributions: the share of probability that went elsewhere."""
-    return (new.softmax(-1) - old.softmax(-1)).abs().sum(-1) / 2

@@ -1,4 +1,4 @@
-"""What the methods beside HEAL share: state that follows the rows, and the count of what was changed."""
+"""What the methods beside HEAL share: state that follows the rows, and why nothing was changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from torch import Tensor
 from heal.analysis.split import VISUAL
 from heal.engine.generation import Generation
 from heal.engine.runtime import Runtime
-from heal.methods.base import Tally
 
 
 class RowState:
-    """Tensors whose first axis is the rows of a generation, and the count of what was changed in it."""
+    """Tensors whose first axis is the rows of a generation."""
 
-    def __init__(self, tally: Tally) -> None:
-        self.tally = tally
+    def __init__(self) -> None:
         self.rows: dict[str, Tensor] = {}
 
     def select(self, rows: list[int]) -> None:
@@ -36,25 +34,12 @@ class CountingRuntime(Runtime):
     """Begins a state for every generation and says why nothing was changed, if nothing was."""
 
     neutral: ClassVar[Mapping[str, float]] = {"logits": 0.0}
-    """What is counted, and the value of each that changes nothing."""
 
     idle: str = "its strength is zero"
     """Why it does nothing, when it does nothing with a picture before it."""
 
-    def __init__(self) -> None:
-        self.tallies: list[Tally] = []
-
     def begin(self, generation: Generation) -> None:
-        generation.data = RowState(Tally(**self.neutral))
-        self.tallies.append(generation.data.tally)
+        generation.data = RowState()
 
-    def silence(self, generation: Generation) -> str | None:
-        if generation.data is None:
-            self.tallies.append(tally := Tally(**self.neutral))
-            tally.reason = "the prompt has no visual tokens, so this was the plain model"
-            return tally.reason
-        tally = generation.data.tally
-        if any(bool(step[0].sum() > 0) for step in tally.steps):
-            return None
-        tally.reason = self.idle
-        return tally.reason
+    def why_unchanged(self, generation: Generation) -> str:
+        return self.idle

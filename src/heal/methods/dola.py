@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heal.engine.comparison import moved
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
-from heal.methods.contrast import moved, plausible
+from heal.methods.contrast import plausible
 from heal.methods.counting import CountingRuntime
 
 Bucket = Literal["low", "high", "all"]
@@ -94,7 +95,6 @@ class _DoLaRuntime(CountingRuntime):
     needs_picture = False
 
     def __init__(self, config: DoLa, layout: Layout) -> None:
-        super().__init__()
         self.config = config
         self.candidates = config.candidates(layout)
         self.head = layout.model.get_output_embeddings()
@@ -120,5 +120,5 @@ class _DoLaRuntime(CountingRuntime):
             rows = torch.arange(logits.shape[0], device=logits.device)
             scores = last - config.strength * early[chosen, rows]
         scores = plausible(scores, logits, config.relative_top)
-        generation.data.tally.add(moved(scores, logits).unsqueeze(1))
+        generation.tally.add(moved(scores, logits).unsqueeze(1))
         return scores

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
-from heal.methods.base import Tally
 from heal.methods.heal import HEAL
 
 INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
@@ -58,7 +57,6 @@ class HealState:
         self.chosen: Tensor | None = None
         self.active = [False] * layers
         self.noises: dict[torch.device, Noise] = {}
-        self.tally = Tally(beta=1.0, gamma=1.0)
         self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
         self.refresh = False
@@ -81,6 +79,8 @@ class HealState:
 
 
 class HealRuntime(Runtime):
+    neutral: ClassVar[Mapping[str, float]] = {"beta": 1.0, "gamma": 1.0}
+
     def __init__(self, config: HEAL, layout: Layout, trace: bool) -> None:
         self.config = config
         self.layout = layout
@@ -90,7 +90,7 @@ class HealRuntime(Runtime):
         self.repeats = config.calibrate
         # what only measures leaves every bit of the output alone
         self.projects = config.calibrate and config.path == "fast" and config.replacement != "none"
-        self.tallies: list[Tally] = []
+        self.changes_output = config.calibrate
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
@@ -112,7 +112,6 @@ class HealRuntime(Runtime):
 
     def begin(self, generation: Generation) -> None:
         generation.data = HealState(len(self._part))
-        self.tallies.append(generation.data.tally)
 
     def before(self, generation: Generation) -> None:
         state: HealState = generation.data
@@ -129,32 +128,18 @@ class HealRuntime(Runtime):
             state.prompt_contribution = self._stack(state.contributions, generation)
         if not prompt or not self.repeats:
             if self.config.calibrate:
-                state.tally.add(*(self._stack(f, generation, 1.0) for f in (state.betas, state.gammas)))
+                generation.tally.add(*(self._stack(f, generation, 1.0) for f in (state.betas, state.gammas)))
             if self.trace:
                 state.records.append(self._record(state, generation))
         if state.refresh and not prompt:
             self._find_types(state, generation)
 
-    def silence(self, generation: Generation) -> str | None:
-        state: HealState | None = generation.data
+    def why_unchanged(self, generation: Generation) -> str:
         if not self.config.calibrate:
-            if state is not None:
-                state.tally.reason = "calibrate=False: the heads were measured, not changed"
-            return None
-        if not generation.visual or state is None:
-            reason = "the prompt has no visual tokens, so this was the plain model"
-            self.tallies.append(tally := Tally())
-        elif any(bool(s[0].sum() > 0) for s in state.tally.steps):
-            return None
-        else:
-            tally = state.tally
-            reason = (
-                f"no head was typed {self.config.heads}"
-                if not any(state.active)
-                else "every synergy head was at the equilibrium or carried no mix"
-            )
-        tally.reason = reason
-        return reason
+            return "calibrate=False: the heads were measured, not changed"
+        if not any(generation.data.active):
+            return f"no head was typed {self.config.heads}"
+        return "every synergy head was at the equilibrium or carried no mix"
 
     # ── one layer ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,7 +179,7 @@ class HealRuntime(Runtime):
             out = reference_output(at, beta, gamma)
         else:
             out = merge(real, [beta, gamma, None][: len(real)])
-        return out.to(at.query.dtype).unsqueeze(1)
+        return out.unsqueeze(1)
 
     def _compiled(
         self, generation: Generation, layer: int, at: Attended, moments: Moments, real: list[Partial]
@@ -217,7 +202,7 @@ class HealRuntime(Runtime):
             self.config.measure,
         )
         state.scores[layer] = HeadScores(visual, language, total)
-        return out.to(at.query.dtype).unsqueeze(1)
+        return out.unsqueeze(1)
 
     def _target(self, layer: int, device: torch.device) -> float | Tensor:
         return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets

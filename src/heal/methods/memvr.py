@@ -101,7 +101,6 @@ class _MemVRRuntime(CountingRuntime):
     idle = "no watched layer was unsure, or the ratio is 0"
 
     def __init__(self, config: MemVR, layout: Layout) -> None:
-        super().__init__()
         self.config = config
         self.watched = config.watched(len(layout.layers))
         self.norm, self.head = layout.decoder.norm, layout.model.get_output_embeddings()
@@ -140,7 +139,7 @@ class _MemVRRuntime(CountingRuntime):
 
     def after(self, generation: Generation) -> None:
         if self._done is not None:
-            generation.data.tally.add(self._done.float().unsqueeze(1) * self.config.ratio)
+            generation.tally.add(self._done.float().unsqueeze(1) * self.config.ratio)
 
 
 def _memory(hidden: Tensor, generation: Generation, earlier: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,12 +14,13 @@ from torch import Tensor
 from heal.analysis.counterfactual import Attended
 from heal.analysis.split import VISUAL, attention_scores, weighted_values
 from heal.engine.branches import Branch, Prompt
+from heal.engine.comparison import moved
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
-from heal.methods.contrast import moved, plausible
+from heal.methods.contrast import plausible
 from heal.methods.counting import CountingRuntime, seeing
 
 Preset = Literal["paper", "release"]
@@ -92,7 +93,6 @@ class _PAIRuntime(CountingRuntime):
     idle = "alpha is 0 and gamma is 1"
 
     def __init__(self, config: PAI) -> None:
-        super().__init__()
         self.config = config
         if config.guidance > 1:
             self.branches = (Branch("text", Prompt.without_pictures),)
@@ -114,7 +114,7 @@ class _PAIRuntime(CountingRuntime):
     def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
         out = self.observe(generation, layer, at)
         assert out is not None
-        return out.to(at.query.dtype).unsqueeze(1)
+        return out.unsqueeze(1)
 
     def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
         scores = logits
@@ -123,5 +123,5 @@ class _PAIRuntime(CountingRuntime):
             scores = plausible(self.config.guidance * (own - text) + text, logits, self.config.cutoff)
             scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
         rise = generation.data.rows.get("rise", logits.new_zeros(logits.shape[0])).to(logits.device)
-        generation.data.tally.add(rise.unsqueeze(1), moved(scores, logits).unsqueeze(1))
+        generation.tally.add(rise.unsqueeze(1), moved(scores, logits).unsqueeze(1))
         return scores

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from heal.analysis.noise import Noise
 from heal.engine.branches import Branch, Prompt
+from heal.engine.comparison import moved
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
-from heal.methods.contrast import contrast, moved, plausible
+from heal.methods.contrast import contrast, plausible
 from heal.methods.counting import CountingRuntime, seeing
 
 Preset = Literal["paper", "release"]
@@ -96,7 +97,6 @@ def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
 
 class _VCDRuntime(CountingRuntime):
     def __init__(self, config: VCD) -> None:
-        super().__init__()
         self.config = config
         if config.alpha > 0:
             self.branches = (Branch("noisy", self._noisy),)
@@ -118,5 +118,5 @@ class _VCDRuntime(CountingRuntime):
         scores = contrast(logits, others["noisy"], config.alpha) if config.alpha > 0 else logits
         scores = plausible(scores, logits, config.cutoff)
         scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
-        generation.data.tally.add(moved(scores, logits).unsqueeze(1))
+        generation.tally.add(moved(scores, logits).unsqueeze(1))
         return scores

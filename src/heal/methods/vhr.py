@@ -86,7 +86,6 @@ class _VHRRuntime(CountingRuntime):
     idle = "alpha is 1, or no head reacted to the picture"
 
     def __init__(self, config: VHR, layers: frozenset[int]) -> None:
-        super().__init__()
         self.config = config
         self.layers = layers
         self._blind: dict[int, Tensor] = {}
@@ -116,4 +115,4 @@ class _VHRRuntime(CountingRuntime):
 
     def after(self, generation: Generation) -> None:
         if not generation.branch:
-            generation.data.tally.add(torch.stack([s.to(self._scales[0].device) for s in self._scales], dim=1))
+            generation.tally.add(torch.stack([s.to(self._scales[0].device) for s in self._scales], dim=1))

@@ -1,0 +1,115 @@
+"""What a pass changed, by comparing what the plain model had with what the method gave back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heal.analysis.split import Partial, merge
+
+ROUNDING = 4.0
+"""Differences up to this many units of rounding of the largest entry are no change."""
+SHIFT = 1e-6
+"""Probability that has to move before a distribution counts as changed: softmax of fp32 scores is exact to 1e-7."""
+BEHIND = -1e9
+"""The score of a beam that does not exist yet, as transformers has it."""
+
+
+def differ(
+    before: Float[Tensor, "rows heads dim"], after: Float[Tensor, "rows heads dim"], eps: float
+) -> Bool[Tensor, "rows heads"]:
+    """Heads whose outputs differ by more than rounding."""
+    before, after = before.float(), after.float()
+    return (after - before).abs().amax(-1) > ROUNDING * eps * before.abs().amax(-1)
+
+
+def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
+    """Total variation between two distributions: the share of probability that went elsewhere."""
+    return (new.softmax(-1) - old.softmax(-1)).abs().sum(-1) / 2
+
+
+class Changes:
+    """What one pass changed, by row. Head outputs are compared for all layers at once, at the end of the pass."""
+
+    def __init__(self) -> None:
+        self._split: list[tuple[Sequence[Partial], Tensor]] = []
+        self._counts: list[Tensor] = []
+
+    def merged(self, partials: Sequence[Partial], after: Float[Tensor, "rows heads dim"]) -> None:
+        """Attention that the method made from these partials of the plain one."""
+        self._split.append((partials, after))
+
+    def heads(self, before: Tensor, after: Tensor, exact: bool = False) -> None:
+        """Head outputs [rows, heads, dim]; `exact` if one was made from the other and equal bits are expected."""
+        eps = 0.0 if exact else torch.finfo(before.dtype).eps
+        self._counts.append(differ(before, after, eps).sum(1))
+
+    def block(self, before: Tensor, after: Tensor) -> None:
+        """The output of a block at the newest position, [rows, hidden]: it counts once."""
+        self._counts.append((before != after).any(-1).long())
+
+    def rows(self, changed: Bool[Tensor, " rows"]) -> None:
+        self._counts.append(changed.long())
+
+    def total(self, rows: int, device: torch.device) -> Int[Tensor, " rows"]:
+        counts = [*self._counts, *self._from_partials()]
+        if not counts:
+            return torch.zeros(rows, dtype=torch.long, device=device)
+        return torch.stack([c.to(device) for c in counts]).sum(0)
+
+    def _from_partials(self) -> list[Tensor]:
+        """All layers in one comparison where they are alike."""
+        groups: dict[tuple[object, ...], list[tuple[Sequence[Partial], Tensor]]] = {}
+        for partials, after in self._split:
+            groups.setdefault((after.shape, after.device, after.dtype, len(partials)), []).append((partials, after))
+        return [_changed(group).sum((0, 2)) for group in groups.values()]
+
+
+def _changed(layers: Sequence[tuple[Sequence[Partial], Tensor]]) -> Bool[Tensor, "layers rows heads"]:
+    sets = range(len(layers[0][0]))
+    stacked = [
+        Partial(torch.cat([p[s].value for p, _ in layers]), torch.cat([p[s].lse for p, _ in layers])) for s in sets
+    ]
+    before, after = merge(stacked), torch.cat([after for _, after in layers])
+    return differ(before, after, torch.finfo(torch.float32).eps).unflatten(0, (len(layers), -1))
+
+
+class BeamScores:
+    """The running scores of beams, kept beside transformers' own: what decides which hypotheses go on.
+
+    Exact without logits processors that change scores; these come after the model's output.
+    """
+
+    def __init__(self, beams: int, rows: int, device: torch.device) -> None:
+        self.beams = beams
+        self.scores = torch.full((rows,), BEHIND, device=device)
+        self.scores[::beams] = 0.0
+        self._last: Tensor | None = None
+
+    def select(self, rows: list[int]) -> None:
+        index = torch.tensor(rows, device=self.scores.device)
+        self.scores = self.scores.index_select(0, index)
+        if self._last is not None:
+            self._last = self._last.index_select(0, index)
+
+    def read(self, ids: Int[Tensor, "rows 1"]) -> None:
+        """The tokens that the beams went on with."""
+        if self._last is not None and len(ids) == len(self.scores):
+            self.scores = self.scores + self._last.gather(1, ids.to(self._last.device)).squeeze(1)
+
+    def reranked(
+        self, old: Float[Tensor, "rows vocabulary"], new: Float[Tensor, "rows vocabulary"]
+    ) -> Bool[Tensor, " rows"]:
+        """Rows of samples whose candidates for the next step are others, or in another order."""
+        self._last = new.log_softmax(-1)
+        if len(new) != len(self.scores):  # rows that transformers made or dropped in a way of its own
+            return moved(new, old) > SHIFT
+        changed = (self._candidates(old.log_softmax(-1)) != self._candidates(self._last)).any(-1)
+        return changed.repeat_interleave(self.beams) & (moved(new, old) > SHIFT)
+
+    def _candidates(self, logprobs: Tensor) -> Tensor:
+        flat = (self.scores[:, None] + logprobs).view(len(self.scores) // self.beams, -1)
+        return flat.topk(min(2 * self.beams, flat.shape[1])).indices

@@ -1,0 +1,123 @@
+"""Proof of effect: what a method changed, counted by the engine from values before and after."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Fired:
+    """Proof that a method did something: how often, to how many things, how strongly."""
+
+    steps: int = 0
+    """Steps at which at least one value was changed."""
+    changes: int = 0
+    """Values that differ from the plain model's, summed over steps: head outputs, feed-forward outputs, next-token
+    distributions, or tokens that a search chose against the likeliest one. Compared by the engine."""
+    sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How far the method moved each of its own quantities, mean over those it moved: |β − 1|, |γ − 1| …"""
+    reason: str | None = None
+    """Why nothing was changed, if nothing was."""
+
+    def __bool__(self) -> bool:
+        return self.changes > 0
+
+    @classmethod
+    def of(cls, names: Sequence[str], counts: Sequence[Tensor], reason: str | None = None) -> Fired:
+        """From one (changes, things that the method moved, Σ|size| of each name) per step."""
+        if not counts:
+            return cls(reason=reason)
+        table = torch.stack([c.double().cpu() for c in counts])
+        changes, moved, *sums = table.sum(0).tolist()
+        if changes == 0:
+            return cls(reason=reason)
+        sizes = {name: total / moved for name, total in zip(names, sums, strict=True)} if moved else {}
+        return cls(int((table[:, 0] > 0).sum()), int(changes), sizes)
+
+
+class Tally:
+    """What was changed in one generation: a (2 + sizes, rows) tensor per step, in the rows of that step."""
+
+    PENDING = 32
+    """Steps that are summed up at once: a decoding step has better things to do."""
+
+    def __init__(self, **neutral: float) -> None:
+        """The quantities that a method moves, and the value of each that changes nothing."""
+        self.neutral = neutral
+        self.reason: str | None = None
+        self.best: list[Tensor] = []
+        """For a search: the likeliest token of every row at each step."""
+        self._steps: list[Tensor] = []
+        self._values: tuple[Tensor, ...] | None = None
+        self._pending: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.neutral)
+
+    def add(self, *values: Tensor) -> None:
+        """The method's own quantities in this pass, [rows, …] each."""
+        self._values = values
+
+    def count(self, changed: Tensor) -> None:
+        """The pass is over: how many values it changed in each row, [rows]. Called by the engine alone."""
+        values, self._values = self._values, None
+        if values is None:
+            values = tuple(torch.full((len(changed), 1), n, device=changed.device) for n in self.neutral.values())
+        if self._pending and _shapes(self._pending[0]) != _shapes((changed, values)):
+            self._sum_up()
+        self._pending.append((changed, values))
+        if len(self._pending) == self.PENDING:
+            self._sum_up()
+
+    @property
+    def steps(self) -> list[Tensor]:
+        """(changes, things moved, Σ|size| …) by row, for each step."""
+        self._sum_up()
+        return self._steps
+
+    def _sum_up(self) -> None:
+        if not self._pending:
+            return
+        changes = torch.stack([changed.float() for changed, _ in self._pending])
+        device = changes.device
+        by_name = zip(*(values for _, values in self._pending), strict=True)
+        sizes = [
+            (torch.stack(values).to(device, torch.float32) - neutral).abs().flatten(2)
+            for values, neutral in zip(by_name, self.neutral.values(), strict=True)
+        ]
+        moved = (
+            torch.stack([size > 0 for size in sizes]).any(0).float().sum(2) if sizes else torch.zeros_like(changes)
+        )
+        self._steps += torch.stack([changes, moved, *(size.sum(2) for size in sizes)], dim=1).unbind()
+        self._pending.clear()
+
+    def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
+        """Of one answer, whose token t was `ids[t]`, made in row `at[t]`."""
+        reason = self.reason or "this row has no visual tokens, or nothing in it called for a change"
+        steps = [s[:, r] for s, r in zip(self.steps, at, strict=False)]
+        if not self.best:
+            return Fired.of(self.names, steps, reason)
+        chosen = [float(token != int(best[r])) for best, r, token in zip(self.best, at, ids, strict=False)]
+        sizes = self._steps[0][1:, at[0]] if steps else torch.zeros(1 + len(self.neutral))
+        return Fired.of(self.names, [torch.cat([torch.tensor([c]), sizes.cpu()]) for c in chosen], reason)
+
+
+def _shapes(entry: tuple[Tensor, tuple[Tensor, ...]]) -> list[torch.Size]:
+    return [entry[0].shape, *(value.shape for value in entry[1])]
+
+
+def total(tallies: Sequence[Tally]) -> Fired:
+    """Over several generations."""
+    reason = next((t.reason for t in reversed(tallies) if t.reason), None)
+    names = next((t.names for t in tallies if t.names), ())
+    return Fired.of(names, list(_summed(tallies)), reason or "nothing was generated")
+
+
+def _summed(tallies: Sequence[Tally]) -> Iterable[Tensor]:
+    return (step.sum(1) for tally in tallies for step in tally.steps)

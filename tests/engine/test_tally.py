@@ -1,0 +1,67 @@
+"""Counts of changes: summed up step by step, whatever is pending, and never from what a method declares alone."""
+
+import pytest
+import torch
+
+from heal.engine.tally import Fired, Tally
+
+
+def by_hand(changed, beta, gamma):
+    moved = (beta != 1) | (gamma != 1)
+    sizes = [(beta - 1).abs().sum((1, 2)), (gamma - 1).abs().sum((1, 2))]
+    return torch.stack([changed.float(), moved.sum((1, 2)).float(), *sizes])
+
+
+def test_steps_are_counted_one_by_one_however_many_are_pending():
+    generator = torch.Generator().manual_seed(0)
+    tally, expected = Tally(beta=1.0, gamma=1.0), []
+    for step in range(2 * Tally.PENDING + 3):
+        rows = 3 if step < 40 else 2  # rows may leave
+        beta, gamma = (torch.rand(rows, 4, 8, generator=generator).round(decimals=1) + 0.5 for _ in range(2))
+        changed = torch.randint(0, 30, (rows,), generator=generator)
+        tally.add(beta, gamma)
+        tally.count(changed)
+        expected.append(by_hand(changed, beta, gamma))
+        if step in (0, 5):  # looking in between changes nothing
+            assert len(tally.steps) == step + 1
+    assert len(tally.steps) == len(expected)
+    for found, right in zip(tally.steps, expected, strict=True):
+        torch.testing.assert_close(found, right)
+
+
+def test_nothing_added_is_nothing():
+    assert Tally(beta=1.0).steps == []
+
+
+def test_what_a_method_declares_is_no_change():
+    tally = Tally(beta=1.0)
+    for _ in range(3):
+        tally.add(torch.full((2, 4, 8), 1.5))
+        tally.count(torch.zeros(2, dtype=torch.long))
+    tally.reason = "why"
+    assert tally.row([0, 0, 0]) == Fired(reason="why")
+
+
+def test_a_change_that_was_not_declared_counts():
+    tally = Tally(beta=1.0)
+    tally.count(torch.tensor([3, 0]))
+    tally.add(torch.full((2, 4, 8), 1.5))
+    tally.count(torch.tensor([2, 1]))
+    assert tally.row([0, 0]) == Fired(2, 5, {"beta": 0.5})
+    assert tally.row([1, 1]).steps == 1
+
+
+def test_a_search_is_compared_with_the_likeliest_tokens():
+    tally = Tally(beams=1.0)
+    tally.best = [torch.tensor([5, 6]), torch.tensor([7, 8])]
+    tally.add(torch.full((2, 1), 3.0))
+    tally.count(torch.zeros(2, dtype=torch.long))
+    assert tally.row([0, 1], [5, 9]) == Fired(1, 1, {"beams": 2.0})
+    assert not tally.row([0, 1], [5, 8])
+    assert tally.row([1, 1], [5, 9]).changes == 2
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_sizes_are_means_over_what_moved(declared: bool):
+    steps = [torch.tensor([2.0, 4.0 if declared else 0.0, 2.0])]
+    assert Fired.of(("beta",), steps).sizes == ({"beta": 0.5} if declared else {})
