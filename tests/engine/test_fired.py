@@ -1,14 +1,21 @@
 """Proof of effect: what was changed is counted, and silence is said."""
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
 from heal.errors import HealWarning
-from heal.methods import HEAL, Fired
+from heal.methods import HEAL, Fired, Method
 from tests import zoo
-from tests.engine.saying import METHOD, ROWS, healed, say
+from tests.engine.saying import METHOD, NEW, ROWS, healed, say
 from tests.zoo import Row
 
 
@@ -92,3 +99,134 @@ def test_no_warning_when_something_was_calibrated(model, batch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", HealWarning)
         healed(model, batch)
+
+
+# ── counters come from compared values ────────────────────────────────────────────────────────────────────
+
+
+class Claims(Runtime):
+    """Declares a large change at every step; what it really does is up to its children."""
+
+    neutral: ClassVar[Mapping[str, float]] = {"size": 0.0}
+
+    def after(self, generation: Generation) -> None:
+        generation.tally.add(torch.ones(generation.rows, 1))
+
+
+class NeverCalled(Claims):
+    """Overrides a callback that the engine does not call for it."""
+
+    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+        return outputs * 2
+
+
+class Undone(Claims):
+    """A new tensor with the same values."""
+
+    changes_heads = True
+
+    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+        return outputs.clone()
+
+
+class Shifted(Claims):
+    """A constant on all scores: no distribution is another."""
+
+    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        return logits + 3.0
+
+
+class Normalised(Claims):
+    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        return logits.log_softmax(-1)
+
+
+class OneHead(Runtime):
+    """Really changes head 3 of layer 1."""
+
+    changes_heads = True
+
+    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+        if layer != 1:
+            return outputs
+        changed = outputs.clone()
+        changed[:, :, 3] *= 1.5
+        return changed
+
+
+class Sharper(Runtime):
+    """Another temperature: other probabilities; with one beam that goes on, the same ranking."""
+
+    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        return 1.01 * logits
+
+
+@dataclass(frozen=True)
+class Own(Method):
+    """A method with a given runtime."""
+
+    own: type[Runtime] = Runtime
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+        return self.own()
+
+
+@pytest.mark.parametrize("own", [Claims, NeverCalled, Undone, Shifted, Normalised], ids=lambda own: own.__name__)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_what_changes_nothing_counts_as_nothing(model, batch, own: type[Runtime], beams: int) -> None:
+    plain = model.generate(**batch, max_new_tokens=NEW, num_beams=beams)
+    with pytest.warns(HealWarning, match="nothing was changed"), Own(own).attach(model) as handle:
+        assert torch.equal(model.generate(**batch, max_new_tokens=NEW, num_beams=beams), plain)
+    assert handle.fired == Fired(reason="the method gave back what the plain model has")
+    assert not handle.row([0] * NEW)
+
+
+def test_one_changed_head_counts_as_one(model, batch) -> None:
+    with Own(OneHead).attach(model) as handle:
+        say(model, batch)
+    assert handle.fired == Fired(NEW, NEW * len(ROWS))
+    assert handle.row([1] * NEW) == Fired(NEW, NEW)
+
+
+def test_under_beams_only_another_ranking_counts(model, batch) -> None:
+    with Own(Sharper).attach(model) as greedy:
+        say(model, batch)
+    assert greedy.fired.changes == NEW * len(ROWS)
+    with pytest.warns(HealWarning, match="nothing was changed"), Own(Sharper).attach(model) as first:
+        model.generate(**batch, max_new_tokens=1, num_beams=2)  # all beams start from one: temperature ranks nothing
+    assert first.fired.changes == 0
+
+
+def test_beam_scores_are_those_of_transformers(model, batch, monkeypatch) -> None:
+    """What rankings are judged by, against what the library's own search chooses from."""
+    ours, theirs = list[Tensor](), list[Tensor]()
+    choose = model._get_top_k_continuations
+
+    class Keeps(Runtime):
+        def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+            assert generation.beams is not None
+            generation.beams.reranked(logits, logits)
+            ours.append((generation.beams.scores[:, None] + logits.log_softmax(-1)).view(len(ROWS), -1))
+            return logits
+
+    def chosen(accumulated_log_probs: Tensor, **rest: Any) -> Any:
+        theirs.append(accumulated_log_probs)
+        return choose(accumulated_log_probs=accumulated_log_probs, **rest)
+
+    monkeypatch.setattr(model, "_get_top_k_continuations", chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HealWarning)
+        with Own(Keeps).attach(model):
+            model.generate(**batch, max_new_tokens=NEW, num_beams=3)
+    assert len(ours) == len(theirs) == NEW
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+def test_heal_counts_by_comparing(model, batch) -> None:
+    """The factors of heads and the outputs that they change tell the same, head by head."""
+    with HEAL(alpha=0.3, interval=2).attach(model, trace=True) as handle:
+        say(model, batch)
+    records = handle.attachment.latest.data.records
+    factors = sum(int(((r.beta.nan_to_num(1) != 1) | (r.gamma.nan_to_num(1) != 1)).sum()) for r in records)
+    assert handle.fired.changes == factors > 0

@@ -36,8 +36,9 @@ def assert_agrees(oracle: Callable[..., np.ndarray], name: str, method: Method, 
         expected, plain = oracle(model, batch, answer, method), slow.plain(model, batch, answer)
         assert (np.isinf(logits[index]) == np.isinf(expected)).all()
         kept = np.isfinite(expected)
-        # in units of the largest number (a contrast multiplies rounding errors too); and far from it is the plain model, or agreement would mean nothing
+        # in units of the largest number (a contrast multiplies rounding errors too)
         close = 1e-5 * max(1.0, np.abs(plain).max(), np.abs(expected[kept]).max())
         assert np.abs(logits[index][kept] - expected[kept]).max() < close
+        # the plain model has to be far from it, or agreement would mean nothing
         assert (np.abs(slow.log_softmax(plain[0]) - slow.log_softmax(expected[0])) > 10 * close).any()
         assert answer == expected.argmax(-1).tolist()

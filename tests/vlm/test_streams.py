@@ -1,11 +1,17 @@
 """Streams: the same answer piece by piece, and errors that reach its reader."""
 
+import gc
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import transformers as hf
 from torch import Tensor
 
 from heal import HEAL, VLM
-from heal.errors import ConfigError
+from heal.errors import ClosedError, ConfigError
+from heal.generate import Stream
 from tests.vlm.asking import METHOD, NEW, PICTURES, PROMPTS, ask, assert_alike
 
 
@@ -54,3 +60,92 @@ def test_what_a_stream_cannot_do(vlm: VLM) -> None:
         ask(vlm, stream=True, seed=1)
     with pytest.raises(ValueError, match="beam"):
         list(ask(vlm, stream=True, num_beams=2))
+
+
+# ── ending a stream ───────────────────────────────────────────────────────────────────────────────────────
+
+LONG = 100_000
+"""More tokens than any test waits for."""
+NEVER = 1_000_000
+"""A closing token that no vocabulary here has."""
+
+
+def endless(vlm: VLM, method: HEAL | None = None) -> Stream:
+    """A stream that would go on for hours, with at least one piece read."""
+    stream = vlm.stream(PICTURES[0], PROMPTS[0], method=method, max_new_tokens=LONG, eos_token_id=NEVER)
+    assert next(iter(stream)) is not None
+    return stream
+
+
+def free(vlm: VLM) -> None:
+    """The model can be used again: it would be busy for hours otherwise."""
+    assert_alike(ask(vlm, timeout=60.0), ask(vlm))
+
+
+@pytest.mark.parametrize("method", [None, METHOD], ids=["plain", "heal"])
+def test_a_closed_stream_ends_with_what_it_has(vlm: VLM, method: HEAL | None) -> None:
+    stream = endless(vlm, method)
+    stream.close()
+    assert not stream._job.thread.is_alive()
+    answer = stream.answer
+    assert answer.finish == "closed"
+    assert 0 < len(answer.token_ids) < LONG
+    assert len(answer.logprobs) == len(answer.token_ids)
+    expected = ask(vlm, method=method, max_new_tokens=len(answer.token_ids), eos_token_id=NEVER)
+    assert answer.token_ids == expected.token_ids
+    stream.close()  # once more does no harm
+    free(vlm)
+
+
+def test_the_end_of_a_block_closes_a_stream(vlm: VLM) -> None:
+    with endless(vlm) as stream:
+        pass
+    assert stream.answer.finish == "closed"
+    free(vlm)
+
+
+def test_a_stream_that_nobody_holds_is_closed(vlm: VLM) -> None:
+    stream = endless(vlm)
+    thread = stream._job.thread
+    del stream
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    free(vlm)
+
+
+def test_a_stream_that_waits_for_the_model_can_be_closed(vlm: VLM) -> None:
+    with METHOD.attach(vlm.model), ThreadPoolExecutor() as pool:
+        first = endless(vlm)
+        inputs = vlm.inputs([PICTURES[0]], [PROMPTS[0]])
+        waiting = pool.submit(Stream, vlm, inputs, None, False).result(60)
+        waiting.close()
+        with pytest.raises(ClosedError, match="closed before its first token"):
+            _ = waiting.answer
+        first.close()
+    free(vlm)
+
+
+def test_a_stream_takes_part_in_the_method_of_its_thread(vlm: VLM) -> None:
+    expected = ask(vlm, method=METHOD)
+    with METHOD.attach(vlm.model) as handle:
+        stream = ask(vlm, stream=True)
+        assert "".join(stream) == expected.text
+    assert handle.fired
+    with METHOD.attach(vlm.model):
+        stream = ask(vlm, stream=True)  # the block waits for it
+    assert stream.answer.text == expected.text
+    free(vlm)
+
+
+def test_a_program_may_end_in_the_middle_of_a_stream() -> None:
+    code = (
+        "import numpy as np, heal\n"
+        "vlm = heal.VLM.random()\n"
+        "picture = np.zeros((32, 32, 3), np.uint8)\n"
+        f"stream = vlm.stream(picture, 'describe', max_new_tokens={LONG}, eos_token_id={NEVER})\n"
+        "print(repr(next(iter(stream))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

@@ -112,4 +112,4 @@ class BeamScores:
 
     def _candidates(self, logprobs: Tensor) -> Tensor:
         flat = (self.scores[:, None] + logprobs).view(len(self.scores) // self.beams, -1)
-        return flat.topk(min(2 * self.beams, flat.shape[1])).indices
+        return flat.topk(min(2 * self.beams, flat.shape[1])).indices  # as many as transformers looks at

@@ -94,9 +94,10 @@ class ModelLock:
                         self._changed.notify_all()
 
     def settle(self) -> None:
-        """Wait until no other thread is in a call."""
+        """Wait until no other thread is in a call, and no guest is about to begin one."""
         with self._changed:
-            self._wait(lambda: self._caller is None or self.calling, None, None)
+            me = {threading.get_ident()}
+            self._wait(lambda: {self._caller, *self._guests} - me <= {None}, None, None)
 
     def admit(self, thread: int) -> None:
         """Let a thread work for the owner of the session, until the session ends."""
@@ -108,6 +109,7 @@ class ModelLock:
         """A guest is done. The next thread may have the same number."""
         with self._changed:
             self._guests.discard(thread)
+            self._changed.notify_all()
 
     def _wait(self, free: Callable[[], bool], timeout: float | None, cancelled: threading.Event | None) -> None:
         """Until it is free. The condition is held by the caller, and given up while waiting."""
