@@ -10,8 +10,9 @@ from torch import Tensor
 
 from heal.analysis.split import Partial, merge
 
-ROUNDING = 4.0
-"""Differences up to this many units of rounding of the largest entry are no change."""
+MERGED, RECOMPUTED = 4.0, 32.0
+"""Units of rounding that are no change: where one output was made from the parts of the other, and where the same
+attention was computed in another way."""
 SHIFT = 1e-6
 """Probability that has to move before a distribution counts as changed: softmax of fp32 scores is exact to 1e-7."""
 BEHIND = -1e9
@@ -19,11 +20,14 @@ BEHIND = -1e9
 
 
 def differ(
-    before: Float[Tensor, "rows heads dim"], after: Float[Tensor, "rows heads dim"], eps: float
+    before: Float[Tensor, "rows heads dim"], after: Float[Tensor, "rows heads dim"], tolerance: float
 ) -> Bool[Tensor, "rows heads"]:
-    """Heads whose outputs differ by more than rounding."""
+    """Heads whose outputs differ by more than this share of the largest entry of the row.
+
+    Of the row and not of the head: where a head's values cancel, its rounding is that of the values.
+    """
     before, after = before.float(), after.float()
-    return (after - before).abs().amax(-1) > ROUNDING * eps * before.abs().amax(-1)
+    return (after - before).abs().amax(-1) > tolerance * before.abs().amax((-1, -2)).unsqueeze(-1)
 
 
 def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
@@ -44,8 +48,8 @@ class Changes:
 
     def heads(self, before: Tensor, after: Tensor, exact: bool = False) -> None:
         """Head outputs [rows, heads, dim]; `exact` if one was made from the other and equal bits are expected."""
-        eps = 0.0 if exact else torch.finfo(before.dtype).eps
-        self._counts.append(differ(before, after, eps).sum(1))
+        tolerance = 0.0 if exact else RECOMPUTED * torch.finfo(before.dtype).eps
+        self._counts.append(differ(before, after, tolerance).sum(1))
 
     def block(self, before: Tensor, after: Tensor) -> None:
         """The output of a block at the newest position, [rows, hidden]: it counts once."""
@@ -74,7 +78,7 @@ def _changed(layers: Sequence[tuple[Sequence[Partial], Tensor]]) -> Bool[Tensor,
         Partial(torch.cat([p[s].value for p, _ in layers]), torch.cat([p[s].lse for p, _ in layers])) for s in sets
     ]
     before, after = merge(stacked), torch.cat([after for _, after in layers])
-    return differ(before, after, torch.finfo(torch.float32).eps).unflatten(0, (len(layers), -1))
+    return differ(before, after, MERGED * torch.finfo(torch.float32).eps).unflatten(0, (len(layers), -1))
 
 
 class BeamScores:
