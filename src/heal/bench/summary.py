@@ -54,6 +54,8 @@ class Row:
     """To the first method, median over batches."""
     memory: int
     """The most bytes held in any batch."""
+    note: str = ""
+    """What the task says beside the figures: how answers were read, or why some were not counted."""
 
     @property
     def unchanged(self) -> bool:
@@ -170,6 +172,7 @@ def _rows(
                 seconds=sum((r.seconds for r in answered.values()), start=0.0),
                 **_speed(answered, first),
                 memory=max((r.memory for r in answered.values()), default=0),
+                note=task.note(parses.values()),
             )
         )
     return found
