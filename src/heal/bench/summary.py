@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -12,12 +12,11 @@ from typing import Any
 from heal.bench import bootstrap, catalogue
 from heal.bench.bootstrap import Interval
 from heal.bench.folder import Folder
-from heal.bench.judged import JudgedTask, Prompt
+from heal.bench.judged import Ask, JudgedTask
 from heal.bench.record import Key, Record
 from heal.bench.task import Counts, Sample, Task, figures, unit_counts
 from heal.errors import RunError
 
-Ask = Callable[[Prompt], str | None]
 Parses = Mapping[str, Mapping[str, Any]]
 
 
