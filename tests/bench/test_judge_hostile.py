@@ -225,7 +225,7 @@ def flood(handler: Handler) -> None:
 
 
 def bomb(handler: Handler) -> None:
-    handler.reply(200, gzip.compress(b" " * 200 * 2**20, 1), {"Content-Encoding": "gzip"})
+    handler.reply(200, gzip.compress(b" " * 40 * 2**20, 1), {"Content-Encoding": "gzip"})
 
 
 def test_a_flood_is_not_read_whole(server: Server) -> None:

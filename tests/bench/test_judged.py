@@ -94,7 +94,11 @@ def test_reasons_are_told(mmhal: Path) -> None:
         "1 × reply with several ratings"
     )
     assert "left out: 1 × reply without" in strict.note(parses)
-    assert task.note([task.parse(s, "x") for s in task.samples()]) == "16 of 16 not judged: 16 × no judge was asked"
+    counted = [(task.counted(parses[i]), strict.counted(parses[i])) for i in (0, 3, 4, 6, 7)]
+    assert counted == [(False, False), (False, False), (True, False), (False, False), (True, True)]
+    assert task.note([task.parse(s, "x") for s in task.samples()]) == (
+        "16 of 16 not judged: 16 × no judge was asked (heal score RUN --judge NAME)"
+    )
     assert task.note([parses[-1]]) == "judge j"
 
 
@@ -132,6 +136,14 @@ def test_mmhal_without_template(mmhal: Path) -> None:
     with pytest.raises(DataError, match=r"judge_template.txt is missing; it comes from .*MMHal-Bench"):
         create("mmhal", mmhal).template  # noqa: B018
     assert len(create("mmhal", mmhal).samples()) == 16
+
+
+def test_mmhal_contents_are_a_list(mmhal: Path) -> None:
+    path = mmhal / "mmhal" / "response_template.json"
+    items = json.loads(path.read_text())
+    path.write_text(json.dumps([items[0] | {"image_content": "Cat"}]))
+    with pytest.raises(DataError, match="item 1: `image_content` must be a list"):
+        create("mmhal", mmhal).samples()
 
 
 def test_mmhal_official(official) -> None:
@@ -208,6 +220,11 @@ def test_llava_figures(llava: Path) -> None:
 def test_llava_gaps(llava: Path) -> None:
     (llava / "answers_gpt4.jsonl").write_text('{"question_id": 0, "text": "R0"}\n')
     with pytest.raises(DataError, match=r"answers_gpt4.jsonl has no `1`"):
+        create("llava-bench", llava).samples()
+    (llava / "answers_gpt4.jsonl").write_text(
+        '{"question_id": 0, "text": "R0"}\n{"question_id": 0, "text": "other"}\n'
+    )
+    with pytest.raises(DataError, match=r"answers_gpt4.jsonl has 0 twice"):
         create("llava-bench", llava).samples()
     (llava / "context.jsonl").unlink()
     with pytest.raises(DataError, match=r"context.jsonl is missing; it comes from .*llava-bench-in-the-wild"):

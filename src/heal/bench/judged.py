@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from heal.bench.task import Sample, Task
 
-NOBODY = "no judge was asked"
+NOBODY = "no judge was asked (heal score RUN --judge NAME)"
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,9 @@ class JudgedTask(Task):
         if reply.cut and parse.get("unparsable"):  # the rating may have been in the part that is missing
             parse = self.unjudged() | {"why": "reply cut off at max_tokens", "reply": reply.text}
         return parse | {"judge": reply.judge}
+
+    def counted(self, parse: Mapping[str, Any]) -> bool:
+        return not parse.get("unjudged") and not parse.get("unparsable")
 
     def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
         """The judge, and how many answers it did not rate, by reason."""

@@ -80,8 +80,13 @@ class LlavaBench(JudgedTask):
         return together(found, "LLaVA-Bench")
 
     def _table(self, name: str, key: str, value: str) -> dict[str, str]:
-        records = read_records(self.folder / name, SOURCE)
-        return {str(need(r, key, name)): _joined(need(r, value, name)) for r in records}
+        found: dict[str, str] = {}
+        for record in read_records(self.folder / name, SOURCE):
+            own = str(need(record, key, name))
+            if own in found:
+                raise DataError(f"{name} has {own} twice")
+            found[own] = _joined(need(record, value, name))
+        return found
 
     def samples(self) -> Sequence[Sample]:
         return self._samples

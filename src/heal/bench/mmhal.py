@@ -78,10 +78,12 @@ class MmHal(JudgedTask):
             if kind not in TYPES:
                 raise DataError(f"{where} has the type {kind!r}: it must be one of {', '.join(TYPES)}")
             key, source = str(need(item, "image_id", where)), str(item.get("image_src", ""))
-            question = str(need(item, "question", where))
+            question, contents = str(need(item, "question", where)), need(item, "image_content", where)
+            if not isinstance(contents, list):
+                raise DataError(f"{where}: `image_content` must be a list of names")
             truth = {
                 "type": kind,
-                "contents": [str(name) for name in need(item, "image_content", where)],
+                "contents": [str(name) for name in contents],
                 "question": question,
                 "answer": str(need(item, "gt_answer", where)),
             }
@@ -110,6 +112,9 @@ class MmHal(JudgedTask):
     def unclear(self) -> str:
         official = self.parser == "official"
         return "without a clear rating and rated 0, as officially" if official else super().unclear
+
+    def counted(self, parse: Mapping[str, Any]) -> bool:
+        return super().counted(parse) or bool(parse["unparsable"] and self.parser == "official")
 
     def unjudged(self) -> dict[str, Any]:
         return {"rating": None, "unparsable": False, "unjudged": True}

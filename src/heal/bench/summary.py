@@ -197,7 +197,7 @@ def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, I
 def _differences(
     task: Task, samples: Sequence[Sample], first: Parses, second: Parses, seed: int
 ) -> dict[str, Interval]:
-    both = [s for s in samples if s.id in first and s.id in second]
+    both = [s for s in samples if all(s.id in own and task.counted(own[s.id]) for own in (first, second))]
     before, after = unit_counts(task, both, first), unit_counts(task, both, second)
     return bootstrap.differences(task.score, before, after, seed)
 
