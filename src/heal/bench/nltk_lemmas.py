@@ -36,7 +36,7 @@ def _reader() -> Callable[[str], list[str]]:
         from nltk.stem import WordNetLemmatizer
     except ImportError:
         raise ConfigError(
-            'the lemmatizer nltk needs NLTK: pip install "heal[chair]" (or choose the lemmatizer rules)'
+            'the lemmatizer nltk needs NLTK: pip install "nltk>=3.9.1" (or choose the lemmatizer rules)'
         ) from None
     wordnet = WordNetLemmatizer()
 
