@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from heal.bench import create
+from heal.bench.judged import Reply
 from heal.bench.llava_bench import scores
 from heal.bench.mmhal import TYPES, rating
 from heal.bench.task import Task, figures, unit_counts
@@ -30,6 +31,8 @@ def figures_of(task: Task, parses: dict[str, dict[str, Any]]) -> dict[str, float
         ("Rating: 5 or Rating: 2", None),
         ("Rating 5", None),
         ("rating: 7", None),
+        ("rating: 3.0", 3),
+        ("rating: 4/6", 4),
         ("**Rating:** 5", None),
         ("", None),
     ],
@@ -63,7 +66,40 @@ def test_mmhal_prompt(mmhal: Path) -> None:
     assert (sample.id, sample.prompt, sample.truth["type"]) == ("1", "What {} 1?", "adversarial")
     assert task.judge_prompt(sample, "So {}.").text == "C: Cat, Dog\nQ: What {} 1?\nA: It is.\nR: So {}.\n"
     assert task.judge(sample, "x", lambda prompt: "Rating: 6" if "R: x" in prompt.text else None)["rating"] == 6
-    assert task.judge(sample, "x", lambda _: None) == task.parse(sample, "x")
+    assert task.judge(sample, "x", lambda _: None) == task.unjudged() | {"why": "no reply", "error": "", "judge": ""}
+
+
+@pytest.mark.parametrize("number", ["7", "10", "-1", "3.5", "60", "nan", "inf", "1e9"])
+def test_an_impossible_rating_is_no_figure(mmhal: Path, number: str) -> None:
+    """The official script reads `rating: 10` as 1 and `rating: 3.5` as 3."""
+    task = create("mmhal", mmhal)
+    parse = task.read_reply(task.samples()[0], f"Rating: {number}, well done")
+    assert (parse["rating"], parse["unjudged"], parse["why"]) == (None, True, "rating that is not 0 to 6")
+    assert np.isnan(figures_of(task, {"0": parse})["score"])
+
+
+def test_reasons_are_told(mmhal: Path) -> None:
+    task, strict = create("mmhal", mmhal), create("mmhal", mmhal, parser="strict")
+    busy, cut = (
+        Reply(None, reason="HTTP 429", error="HTTP 429: slow down", judge="j"),
+        Reply("So", cut=True, judge="j"),
+    )
+    replies = [busy] * 3 + [cut, Reply("Well.", judge="j"), Reply("Rating: 1, rating: 2", judge="j")]
+    replies += [Reply("Rating: 9", judge="j")] + [Reply("Rating: 4", judge="j", cut=True)] * 9
+    parses = [task.judge(s, "x", lambda _, r=r: r) for s, r in zip(task.samples(), replies, strict=True)]
+    assert parses[0]["error"] == "HTTP 429: slow down"
+    assert task.note(parses) == (
+        "judge j; 5 of 16 not judged: 3 × HTTP 429, 1 × reply cut off at max_tokens, 1 × rating that is not 0 to 6; "
+        "2 of 16 without a clear rating and rated 0, as officially: 1 × reply without a rating, "
+        "1 × reply with several ratings"
+    )
+    assert "left out: 1 × reply without" in strict.note(parses)
+    counted = [(task.counted(parses[i]), strict.counted(parses[i])) for i in (0, 3, 4, 6, 7)]
+    assert counted == [(False, False), (False, False), (True, False), (False, False), (True, True)]
+    assert task.note([task.parse(s, "x") for s in task.samples()]) == (
+        "16 of 16 not judged: 16 × no judge was asked (heal score RUN --judge NAME)"
+    )
+    assert task.note([parses[-1]]) == "judge j"
 
 
 def test_mmhal_figures(mmhal: Path) -> None:
@@ -102,6 +138,14 @@ def test_mmhal_without_template(mmhal: Path) -> None:
     assert len(create("mmhal", mmhal).samples()) == 16
 
 
+def test_mmhal_contents_are_a_list(mmhal: Path) -> None:
+    path = mmhal / "mmhal" / "response_template.json"
+    items = json.loads(path.read_text())
+    path.write_text(json.dumps([items[0] | {"image_content": "Cat"}]))
+    with pytest.raises(DataError, match="item 1: `image_content` must be a list"):
+        create("mmhal", mmhal).samples()
+
+
 def test_mmhal_official(official) -> None:
     task = create("mmhal", official("mmhal"))
     assert len(task.samples()) == 96
@@ -120,17 +164,20 @@ def test_mmhal_official(official) -> None:
         ("8 7\nBecause", (8, 7)),
         ("8, 7.5", (8, 7.5)),
         ("8  7 ", (8, 7)),
-        ("Assistant 1: 8", None),
-        ("8", None),
-        ("8 7 6", None),
-        ("\n8 7", None),
-        ("80 70", None),
-        ("nan 7", None),
-        ("-1 -1", None),
+        ("Assistant 1: 8", "without two scores"),
+        ("8", "without two scores"),
+        ("8 7 6", "without two scores"),
+        ("\n8 7", "without two scores"),
+        ("nan 7", "without two scores"),
+        ("inf 7", "without two scores"),
+        ("1_0 7", "without two scores"),
+        ("80 70", "not 0 to 10"),
+        ("-1 -1", "not 0 to 10"),
     ],
 )
-def test_scores_of_a_reply(reply: str, expected: tuple[float, float] | None) -> None:
-    assert scores(reply) == expected
+def test_scores_of_a_reply(reply: str, expected: tuple[float, float] | str) -> None:
+    found = scores(reply)
+    assert expected in found if isinstance(found, str) else found == expected
 
 
 @pytest.fixture
@@ -164,11 +211,20 @@ def test_llava_figures(llava: Path) -> None:
     assert (found["model"], found["reference"], found["conv/score"], found["detail/score"]) == (6.5, 9, 50, 90)
     assert np.isnan(found["complex/score"])
     assert (found["rated"], found["unparsable"], found["unjudged"]) == (2, 1, 1)
+    assert task.note(parses.values()) == (
+        "1 of 4 not judged: 1 × no reply; 1 of 4 without a clear rating and left out: "
+        "1 × reply without two scores in its first line"
+    )
 
 
 def test_llava_gaps(llava: Path) -> None:
     (llava / "answers_gpt4.jsonl").write_text('{"question_id": 0, "text": "R0"}\n')
     with pytest.raises(DataError, match=r"answers_gpt4.jsonl has no `1`"):
+        create("llava-bench", llava).samples()
+    (llava / "answers_gpt4.jsonl").write_text(
+        '{"question_id": 0, "text": "R0"}\n{"question_id": 0, "text": "other"}\n'
+    )
+    with pytest.raises(DataError, match=r"answers_gpt4.jsonl has 0 twice"):
         create("llava-bench", llava).samples()
     (llava / "context.jsonl").unlink()
     with pytest.raises(DataError, match=r"context.jsonl is missing; it comes from .*llava-bench-in-the-wild"):

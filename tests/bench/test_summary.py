@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from heal.bench.record import Record
 from heal.bench.runner import run
 from heal.bench.summary import rescore
 from heal.bench.task import Sample
+from heal.cli.summary import remarks
 from heal.errors import RunError
 from tests.bench.questions import Questions, pictures
 
@@ -89,7 +91,7 @@ class Rated(JudgedTask, Questions):
         return {"right": reply == "good"}
 
     def unjudged(self) -> dict[str, Any]:
-        return {"right": None}
+        return {"right": None, "unjudged": True}
 
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         return self.unjudged()
@@ -113,4 +115,20 @@ def test_a_judge_can_come_later(vlm: VLM, tmp_path: Path) -> None:
 
     (row,) = rescore(tmp_path / "run", judge, {"q": task}).rows
     assert row.figures["accuracy"].value == pytest.approx(200 / 3)
+    assert row.note == "1 of 4 not judged: 1 × no reply"
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["rows"][0]["note"] == row.note
+    assert remarks([row])[0] == "q: 1 of 4 not judged: 1 × no reply"
+    assert remarks([row, replace(row, method="other", note="judge j")])[0].startswith("! ")
     assert asked == [f"{key.sample}: {r.text}" for key, r in sorted(Folder(tmp_path / "run").records().items())]
+
+
+def test_differences_are_over_samples_that_were_judged_for_both(vlm: VLM, tmp_path: Path) -> None:
+    """The same rating wherever there is one: no difference, although other samples were left out."""
+    task = Rated(pictures(tmp_path / "pictures", 2))
+    run(vlm, {"q": task}, {"plain": None, "heal": HEAL(alpha=0.6)}, tmp_path / "run")
+    assert rescore(tmp_path / "run", lambda _: None, {"q": task}).rows[1].differences == {}
+    replies = iter(["good", "bad", "bad", "good", "good", None, None, "good"])
+    plain, healed = rescore(tmp_path / "run", lambda _: next(replies), {"q": task}).rows
+    assert (plain.figures["accuracy"].value, healed.figures["accuracy"].value) == (50, 100)
+    assert healed.differences is not None
+    assert healed.differences["accuracy"].value == 0

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from heal.bench import synonyms
+from heal.bench import nltk_lemmas, synonyms
 from heal.bench.images import Named, image_key
+from heal.bench.pope import check_choice
 from heal.bench.records import need, read_json, read_records
-from heal.bench.synonyms import Synonyms
+from heal.bench.synonyms import LEMMATIZERS, Synonyms
 from heal.bench.task import Number, Sample, Task, ratio, together
 from heal.errors import ConfigError, DataError
 
@@ -97,17 +98,22 @@ def objects_from_annotations(folder: Path, table: Synonyms, split: str = "val201
     """Instance categories, and the objects named in the five reference captions."""
     instances = read_json(folder / f"instances_{split}.json", SOURCE)
     captions = read_json(folder / f"captions_{split}.json", SOURCE)
-    names = {c["id"]: str(c["name"]) for c in need(instances, "categories", "the instances")}
+    where, captioned = f"instances_{split}.json", f"captions_{split}.json"
+    names = {need(c, "id", where): str(need(c, "name", where)) for c in need(instances, "categories", where)}
     for name in names.values():
         if name not in table.category:
             raise DataError(f"the category {name!r} of the annotations is not in the table of synonyms")
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for image in need(captions, "images", "the captions"):
-        found[image_key(image["id"])] = set()
-    for note in need(instances, "annotations", "the instances"):
-        found[image_key(note["image_id"])].add(table.category[names[note["category_id"]]])
-    for note in need(captions, "annotations", "the captions"):
-        found[image_key(note["image_id"])].update(table.mentions(table.words(note["caption"])))
+    for image in need(captions, "images", captioned):
+        found[image_key(need(image, "id", captioned))] = set()
+    for note in need(instances, "annotations", where):
+        kind = need(note, "category_id", where)
+        if kind not in names:
+            raise DataError(f"{where}: an annotation has the category {kind!r}, which is not among the categories")
+        found[image_key(need(note, "image_id", where))].add(table.category[names[kind]])
+    for note in need(captions, "annotations", captioned):
+        words = table.words(str(need(note, "caption", captioned)))
+        found[image_key(need(note, "image_id", captioned))].update(table.mentions(words))
     return {key: sorted(value) for key, value in found.items()}
 
 
@@ -136,10 +142,19 @@ class Chair(Task):
     """Of that draw."""
     complete: bool = False
     """Drop the last incomplete sentence, as is usual with 64 new tokens."""
+    lemmatizer: str = "rules"
+    """rules (needs no data) or nltk (POS tags and WordNet, as published figures; needs NLTK and its data)."""
 
     def __post_init__(self) -> None:
         if self.number < 1:
             raise ConfigError(f"number must be 1 or more, not {self.number}")
+        beside = self.folder / "synonyms.txt"
+        if self.table is None and beside.is_file():
+            # as an option, it is in run.json: scored again without it, a run must not take the other table
+            object.__setattr__(self, "table", beside)
+        check_choice("lemmatizer", self.lemmatizer, LEMMATIZERS)
+        if self.lemmatizer == "nltk":
+            nltk_lemmas.version()  # before hours of answering, not after
 
     @property
     def folder(self) -> Path:
@@ -147,8 +162,7 @@ class Chair(Task):
 
     @cached_property
     def synonyms(self) -> Synonyms:
-        beside = self.folder / "synonyms.txt"
-        return synonyms.load(self.table or (beside if beside.is_file() else None))
+        return synonyms.load(self.table, self.lemmatizer)
 
     @cached_property
     def objects(self) -> dict[str, list[str]]:
@@ -163,7 +177,10 @@ class Chair(Task):
     def ids(self) -> list[str]:
         path = self.folder / "image_ids.json"
         if path.is_file():
-            return [image_key(value) for value in read_json(path)]
+            found = read_json(path)
+            if not isinstance(found, list) or not found or not all(isinstance(key, int | str) for key in found):
+                raise DataError(f"{path} must be a list of image ids")
+            return [image_key(key) for key in found]
         known = sorted(self.objects, key=lambda key: (len(key), key))
         rng = np.random.default_rng(self.seed)
         return [known[i] for i in sorted(rng.permutation(len(known))[: self.number])]
@@ -190,13 +207,19 @@ class Chair(Task):
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
         return chair_figures(totals)
 
+    def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
+        names = "own" if self.table is None else self.table.name
+        return f"lemmatizer {self.synonyms.lemmas}, synonyms {names}"
+
 
 # ── files made by other programs ──────────────────────────────────────────────────────────────────────────
 
 
-def score_files(captions: Path, objects: Path, table: Path | None = None, complete: bool = False) -> dict[str, Any]:
+def score_files(
+    captions: Path, objects: Path, table: Path | None = None, complete: bool = False, lemmatizer: str = "rules"
+) -> dict[str, Any]:
     """Captions {"image_id", "caption"} against objects {image id: [category, …]}."""
-    words, truths = synonyms.load(table), read_objects(objects)
+    words, truths = synonyms.load(table, lemmatizer), read_objects(objects)
     parses: dict[str, dict[str, Any]] = {}
     for number, record in enumerate(read_records(captions), 1):
         where = f"{captions}, record {number}"
@@ -209,4 +232,5 @@ def score_files(captions: Path, objects: Path, table: Path | None = None, comple
     facts = [truth_of(key, truths, words, str(objects)) for key in parses]
     totals = total_counts(facts, list(parses.values()))
     found = {name: float(value) for name, value in chair_figures(totals).items()}
-    return found | {"n": len(parses), "synonyms": "own" if table is None else table.name}
+    names = "own" if table is None else table.name
+    return found | {"n": len(parses), "synonyms": names, "lemmatizer": words.lemmas}

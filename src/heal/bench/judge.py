@@ -1,56 +1,80 @@
-"""A judge behind any OpenAI-compatible chat endpoint: patient, polite, and asked each thing once."""
+"""A judge behind any OpenAI-compatible chat endpoint: patient within bounds, and asked each thing once."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import math
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from heal.bench.judged import Prompt
+from heal.bench.endpoint import Received, RequestFailed, checked_address, post
+from heal.bench.judged import Prompt, Reply
+from heal.bench.redaction import LONG, redacted, without_credentials
 from heal.errors import ConfigError, DataError
 from heal.files import write_whole
 
 AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+SHOWN = 200
+"""Characters of a server's message that are kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JudgeOptions:
     """Which judge, and how patiently it is asked."""
 
     model: str
     base_url: str
-    key: str | None = field(default=None, repr=False)
+    key: str | None = None
     attempts: int = 5
     """Requests for one reply before it is given up."""
     backoff: float = 1.0
     """Seconds before the second request; doubled before each further one."""
     longest: float = 60.0
-    """The most seconds to wait, whatever the server asks for."""
+    """The most seconds to wait between two requests, whatever the server asks for."""
     per_minute: float | None = None
     """The most requests a minute."""
     timeout: float = 120.0
+    """Seconds for one request, from the connection to the last byte of the reply."""
     temperature: float = 0.0
     max_tokens: int = 1024
+    give_up: int = 8
+    """After so many answers in a row that could not be judged, no more are sent: the judge is gone."""
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError("the judge needs a model name")
-        if not self.base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"the judge's address must begin with http:// or https://, not {self.base_url!r}")
-        if self.attempts < 1:
-            raise ConfigError(f"attempts must be 1 or more, not {self.attempts}")
-        if self.per_minute is not None and self.per_minute <= 0:
-            raise ConfigError(f"per_minute must be more than 0, not {self.per_minute}")
+        address = checked_address(self.base_url, "the judge's address")
+        if self.key is not None and not all("!" <= ch <= "~" for ch in self.key):
+            raise ConfigError(
+                f"the judge's key ({KEY}) has a line break, a space or a character outside ASCII: copy it again"
+            )
+        if self.key and address.userinfo:
+            raise ConfigError("the judge has a key and also a user in its address: give one of them")
+        for name in ("attempts", "max_tokens", "give_up"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name in ("timeout", "per_minute"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be more than 0, not {value}")
+        for name in ("backoff", "longest", "temperature"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be 0 or more, not {value}")
+
+    def __repr__(self) -> str:
+        return f"JudgeOptions(model={self.model!r}, base_url={without_credentials(self.base_url)!r})"
 
     @classmethod
     def from_environment(cls, model: str, **options: Any) -> JudgeOptions:
@@ -60,14 +84,24 @@ class JudgeOptions:
             raise ConfigError(f"the judge's address is unknown: set {URL} (and {KEY}, if it needs a key)")
         return cls(model, address, os.environ.get(KEY), **options)
 
+    @property
+    def address(self) -> str:
+        """Where requests go, without user and password: they are a header, which nothing logs."""
+        return str(httpx.URL(self.base_url.rstrip("/") + "/chat/completions").copy_with(userinfo=b""))
 
-@dataclass(frozen=True)
-class Reply:
-    """What the judge wrote, or why there is nothing."""
+    @property
+    def headers(self) -> dict[str, str]:
+        url = httpx.URL(self.base_url)
+        if url.userinfo:
+            pair = f"{url.username}:{url.password}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    text: str | None
-    cached: bool = False
-    error: str = ""
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        url = httpx.URL(self.base_url)
+        pair = f"{url.username}:{url.password}" if url.userinfo else ""
+        return tuple(filter(None, (self.key, url.password, pair)))
 
 
 class Judge:
@@ -85,8 +119,10 @@ class Judge:
         self._sleep, self._clock = sleep, clock
         self._lock = threading.Lock()
         self._next = 0.0
-        headers = {"Authorization": f"Bearer {options.key}"} if options.key else {}
-        self._client = httpx.Client(timeout=options.timeout, headers=headers)
+        self._failed = 0
+        # a connection for each request: a reply that was given up must not run into the next one
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(headers=options.headers, limits=limits)
 
     def __enter__(self) -> Judge:
         return self
@@ -94,45 +130,63 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def __call__(self, prompt: Prompt) -> str | None:
-        return self.ask(prompt).text
-
-    def ask(self, prompt: Prompt) -> Reply:
+    def __call__(self, prompt: Prompt) -> Reply:
         """From the cache, else from the endpoint. What fails in the end is not cached and has no text."""
         known = self._known(prompt)
         if known is not None:
-            return Reply(known, cached=True)
+            return known
+        if self._failed >= self.options.give_up:
+            return self._failure(f"not asked after {self._failed} failures in a row")
         reply = self._asked(prompt)
+        self._failed = self._failed + 1 if reply.text is None else 0
         if reply.text is not None:
-            self._keep(prompt, reply.text)
+            self._keep(prompt, reply)
         return reply
 
     # ── the endpoint ──────────────────────────────────────────────────────────────────────────────────────
 
     def _asked(self, prompt: Prompt) -> Reply:
-        error = ""
+        failure = self._failure("not asked")
         for attempt in range(self.options.attempts):
             self._wait_for_turn()
-            pause = self.options.backoff * 2**attempt
+            pause = self.options.backoff * 2.0 ** min(attempt, 60)
             try:
-                response = self._client.post(self._address, json=self._body(prompt))
-                if response.is_success:
-                    return Reply(_content(response))
-                error = f"status {response.status_code}: {response.text[:200]}"
-                if response.status_code not in AGAIN:
+                received = post(self._client, self.options.address, self._body(prompt), self.options.timeout)
+                if 200 <= received.status < 300:
+                    return self._reply(received)
+                failure = self._refused(received)
+                if received.status not in AGAIN:
                     break
-                pause = max(pause, _retry_after(response))
-            except httpx.TransportError as problem:
-                error = f"{type(problem).__name__}: {problem}"
-            except _Nonsense as problem:
-                error = f"a reply that makes no sense: {problem}"
+                pause = max(pause, received.retry_after)
+            except RequestFailed as problem:
+                kind = str(problem).partition(":")[0]
+                failure = self._failure(kind, str(problem))
             if attempt + 1 < self.options.attempts:
                 self._sleep(min(pause, self.options.longest))
-        return Reply(None, error=error)
+        return failure
 
-    @property
-    def _address(self) -> str:
-        return self.options.base_url.rstrip("/") + "/chat/completions"
+    def _refused(self, received: Received) -> Reply:
+        told = received.body[:4096].decode("utf-8", "replace")
+        moved = ", a redirect, which is not followed" if 300 <= received.status < 400 else ""
+        return self._failure(f"HTTP {received.status}{moved}", f"HTTP {received.status}{moved}: {told}")
+
+    def _failure(self, reason: str, error: str = "") -> Reply:
+        """Servers and libraries may repeat the key in what they say; the reason is in our own words."""
+        clean = " ".join(redacted(error or reason, *self.options.secrets).split())
+        return Reply(None, reason=reason, error=clean[:SHOWN], judge=self.options.model)
+
+    def _reply(self, received: Received) -> Reply:
+        try:
+            choice = json.loads(received.body)["choices"][0]
+            text = choice["message"]["content"]
+            cut = choice.get("finish_reason") == "length"
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            shown = repr(received.body[:4096].decode("utf-8", "replace"))
+            raise RequestFailed(f"reply that is no chat completion: {shown}") from None
+        if not isinstance(text, str) or not text.strip():
+            raise RequestFailed("empty reply")
+        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair could not be written to a file
+        return Reply(redacted(text, *self.options.secrets, part=LONG), cut=cut, judge=self.options.model)
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
@@ -165,46 +219,27 @@ class Judge:
         settings = [prompt.system, prompt.text, self.options.temperature, self.options.max_tokens]
         return self.cache / folder / f"{_digest(json.dumps(settings))}.json"
 
-    def _known(self, prompt: Prompt) -> str | None:
+    def _known(self, prompt: Prompt) -> Reply | None:
         path = self.place(prompt)
         try:
             record = json.loads(path.read_text(encoding="utf-8")) if path else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None  # it will be asked again and written anew
         text = record.get("reply") if isinstance(record, dict) else None
-        return text if isinstance(text, str) else None
+        if not isinstance(record, dict) or not isinstance(text, str) or not text.strip():
+            return None
+        return Reply(text, cached=True, cut=record.get("cut") is True, judge=self.options.model)
 
-    def _keep(self, prompt: Prompt, text: str) -> None:
+    def _keep(self, prompt: Prompt, reply: Reply) -> None:
         path = self.place(prompt)
         if path is None:
             return
-        record = {"judge": self.options.model, "prompt": prompt.text, "reply": text}
+        record = {"judge": self.options.model, "prompt": prompt.text, "reply": reply.text, "cut": reply.cut}
         try:
-            write_whole(path, json.dumps(record, ensure_ascii=False))
+            write_whole(path, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
         except OSError as error:
             raise DataError(f"the judge's reply cannot be kept in {path.parent}: {error.strerror}") from error
 
 
-class _Nonsense(Exception):
-    """A successful response without a reply in it."""
-
-
-def _content(response: httpx.Response) -> str:
-    try:
-        text = response.json()["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise _Nonsense(repr(response.text[:200])) from None
-    if not isinstance(text, str) or not text.strip():
-        raise _Nonsense("it is empty")
-    return text
-
-
-def _retry_after(response: httpx.Response) -> float:
-    try:
-        return max(0.0, float(response.headers.get("retry-after", "0")))
-    except ValueError:
-        return 0.0
-
-
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,14 +22,16 @@ SYSTEM = "You are a helpful and precise assistant for checking the quality of th
 COUNTS = ("rated", "model", "reference")
 
 
-def scores(reply: str) -> tuple[float, float] | None:
-    """(reference, model) from the first line, or nothing; the official script would go on with −1 and −1."""
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?", re.ASCII)
+
+
+def scores(reply: str) -> tuple[float, float] | str:
+    """(reference, model) from the first line, or what is wrong; the official script would go on with −1 and −1."""
     words = reply.split("\n")[0].replace(",", " ").split()
-    try:
-        first, second = (float(word) for word in words)
-    except ValueError:
-        return None
-    return (first, second) if all(0 <= value <= 10 for value in (first, second)) else None
+    if len(words) != 2 or not all(map(NUMBER.fullmatch, words)):
+        return "reply without two scores in its first line"
+    first, second = map(float, words)
+    return (first, second) if all(0 <= value <= 10 for value in (first, second)) else "score that is not 0 to 10"
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,13 @@ class LlavaBench(JudgedTask):
         return together(found, "LLaVA-Bench")
 
     def _table(self, name: str, key: str, value: str) -> dict[str, str]:
-        records = read_records(self.folder / name, SOURCE)
-        return {str(need(r, key, name)): _joined(need(r, value, name)) for r in records}
+        found: dict[str, str] = {}
+        for record in read_records(self.folder / name, SOURCE):
+            own = str(need(record, key, name))
+            if own in found:
+                raise DataError(f"{name} has {own} twice")
+            found[own] = _joined(need(record, value, name))
+        return found
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -93,8 +101,9 @@ class LlavaBench(JudgedTask):
 
     def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
         found = scores(reply)
-        pair = {"reference": None, "model": None} if found is None else {"reference": found[0], "model": found[1]}
-        return pair | {"unparsable": found is None, "unjudged": False, "reply": reply}
+        why, (reference, model) = (found, (None, None)) if isinstance(found, str) else ("", found)
+        pair = {"reference": reference, "model": model}
+        return pair | {"unparsable": bool(why), "unjudged": False, "why": why, "reply": reply}
 
     def unjudged(self) -> dict[str, Any]:
         return {"reference": None, "model": None, "unparsable": False, "unjudged": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,13 +21,20 @@ TYPES = (
 )  # fmt: skip
 SOURCE = "the data set Shengcao1006/MMHal-Bench"
 WORST = 3  # a rating below it means a hallucination
+POSSIBLE = frozenset("0123456")
 COUNTS = ("rated", "sum", "hallucinated")
+
+
+def ratings(reply: str) -> set[str]:
+    """Whatever follows `rating: ` and looks like a number."""
+    found = re.findall(r"rating: ([-+]?(?:\d+(?:\.\d+)?(?:e\d+)?|nan\b|inf))", reply.lower())
+    return {re.sub(r"\.0+$", "", number) for number in found}
 
 
 def rating(reply: str) -> int | None:
     """As the official script: exactly one of `rating: 0` to `rating: 6` occurs, else nothing."""
-    found = [score for score in range(7) if f"rating: {score}" in reply.lower()]
-    return found[0] if len(found) == 1 else None
+    found = ratings(reply)
+    return int(found.pop()) if len(found) == 1 and found < POSSIBLE else None
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,12 @@ class MmHal(JudgedTask):
             if kind not in TYPES:
                 raise DataError(f"{where} has the type {kind!r}: it must be one of {', '.join(TYPES)}")
             key, source = str(need(item, "image_id", where)), str(item.get("image_src", ""))
-            question = str(need(item, "question", where))
+            question, contents = str(need(item, "question", where)), need(item, "image_content", where)
+            if not isinstance(contents, list):
+                raise DataError(f"{where}: `image_content` must be a list of names")
             truth = {
                 "type": kind,
-                "contents": [str(name) for name in need(item, "image_content", where)],
+                "contents": [str(name) for name in contents],
                 "question": question,
                 "answer": str(need(item, "gt_answer", where)),
             }
@@ -92,8 +102,19 @@ class MmHal(JudgedTask):
         return Prompt("", filled)
 
     def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
-        found = rating(reply)
-        return {"rating": found, "unparsable": found is None, "unjudged": False, "reply": reply}
+        found, all_found = rating(reply), ratings(reply)
+        if all_found - POSSIBLE:  # the official script would read `rating: 10` as 1
+            return self.unjudged() | {"why": "rating that is not 0 to 6", "reply": reply}
+        why = "" if found is not None else "reply with several ratings" if all_found else "reply without a rating"
+        return {"rating": found, "unparsable": found is None, "unjudged": False, "why": why, "reply": reply}
+
+    @property
+    def unclear(self) -> str:
+        official = self.parser == "official"
+        return "without a clear rating and rated 0, as officially" if official else super().unclear
+
+    def counted(self, parse: Mapping[str, Any]) -> bool:
+        return super().counted(parse) or bool(parse["unparsable"] and self.parser == "official")
 
     def unjudged(self) -> dict[str, Any]:
         return {"rating": None, "unparsable": False, "unjudged": True}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -12,12 +12,11 @@ from typing import Any
 from heal.bench import bootstrap, catalogue
 from heal.bench.bootstrap import Interval
 from heal.bench.folder import Folder
-from heal.bench.judged import JudgedTask, Prompt
+from heal.bench.judged import Ask, JudgedTask
 from heal.bench.record import Key, Record
 from heal.bench.task import Counts, Sample, Task, figures, unit_counts
 from heal.errors import RunError
 
-Ask = Callable[[Prompt], str | None]
 Parses = Mapping[str, Mapping[str, Any]]
 
 
@@ -54,6 +53,8 @@ class Row:
     """To the first method, median over batches."""
     memory: int
     """The most bytes held in any batch."""
+    note: str = ""
+    """What the task says beside the figures: how answers were read, or why some were not counted."""
 
     @property
     def unchanged(self) -> bool:
@@ -170,6 +171,7 @@ def _rows(
                 seconds=sum((r.seconds for r in answered.values()), start=0.0),
                 **_speed(answered, first),
                 memory=max((r.memory for r in answered.values()), default=0),
+                note=task.note(parses.values()),
             )
         )
     return found
@@ -195,7 +197,7 @@ def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, I
 def _differences(
     task: Task, samples: Sequence[Sample], first: Parses, second: Parses, seed: int
 ) -> dict[str, Interval]:
-    both = [s for s in samples if s.id in first and s.id in second]
+    both = [s for s in samples if all(s.id in own and task.counted(own[s.id]) for own in (first, second))]
     before, after = unit_counts(task, both, first), unit_counts(task, both, second)
     return bootstrap.differences(task.score, before, after, seed)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 
+from heal.bench import nltk_lemmas
 from heal.bench.lemmas import lemma
 from heal.bench.records import read_text
 from heal.bench.words import tokens
-from heal.errors import DataError
+from heal.errors import ConfigError, DataError
 
+LEMMATIZERS = ("rules", "nltk")
 OWN = Path(__file__).parent / "data" / "synonyms.txt"
 
 # two words that are one, as the official metric has them
@@ -35,9 +36,16 @@ def double_words() -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Synonyms:
-    """Word to category."""
+    """Word to category, and how the words of a text are brought to their base forms."""
 
     category: dict[str, str]
+    lemmatizer: str = "rules"
+    """rules (needs no data) or nltk (POS tags and WordNet)."""
+
+    @property
+    def lemmas(self) -> str:
+        """The lemmatizer, for a table of figures."""
+        return f"nltk {nltk_lemmas.version()}" if self.lemmatizer == "nltk" else self.lemmatizer
 
     @cached_property
     def categories(self) -> frozenset[str]:
@@ -60,14 +68,18 @@ class Synonyms:
 
     def words(self, text: str) -> list[str]:
         """Lower-case base forms, double words merged: what the official metric counts as words."""
-        found = tokens(text.lower())
-        bases = [lemma(w, b, self.category.keys(), self.vocabulary) for b, w in pairwise(["", *found])]
+        bases = nltk_lemmas.bases(text) if self.lemmatizer == "nltk" else self._bases(text)
         merged, at = [], 0
         while at < len(bases):
             pair = self.doubles.get(" ".join(bases[at : at + 2]))
             merged.append(bases[at] if pair is None else pair)
             at += 1 if pair is None else 2
         return merged
+
+    def _bases(self, text: str) -> list[str]:
+        found = ["", *tokens(text.lower()), ""]
+        near = zip(found, found[1:], found[2:], strict=False)
+        return [lemma(word, before, after, self.vocabulary) for before, word, after in near]
 
     def mentions(self, words: list[str]) -> list[str]:
         """The categories named, in order, repeats included. The seat of a toilet is no chair."""
@@ -76,9 +88,16 @@ class Synonyms:
         return [self.category[word] for word in words if word in self.category]
 
 
-@lru_cache(maxsize=8)
-def load(path: Path | None = None) -> Synonyms:
-    """The package's own table, or a file: one category a line, its name first, commas between."""
+def load(path: Path | None = None, lemmatizer: str = "rules") -> Synonyms:
+    """The package's own table, or a file: one category a line, its name first, commas between.
+
+    With the lemmatizer nltk, which is for comparison with published figures, a name is lost where the published
+    scripts lose it: after two spaces, or with capitals.
+    """
+    if lemmatizer not in LEMMATIZERS:
+        raise ConfigError(f"lemmatizer must be one of {', '.join(LEMMATIZERS)}, not {lemmatizer!r}")
+    if lemmatizer == "nltk":
+        nltk_lemmas.version()
     path = path or OWN
     found: dict[str, str] = {}
     for number, line in enumerate(read_text(path, "the GitHub repository LisaAnne/Hallucination").splitlines(), 1):
@@ -87,7 +106,10 @@ def load(path: Path | None = None) -> Synonyms:
             continue
         if not names[0] or any(ch in line for ch in "{}\t"):
             raise DataError(f"{path}, line {number} is not a list of synonyms: category, word, word")
+        if lemmatizer == "nltk":
+            exact = set(line.strip().split(", "))
+            names = [names[0], *(name for name in names if name in exact)]
         found |= {name: names[0] for name in names if name}
     if not found:
         raise DataError(f"{path} is empty")
-    return Synonyms(found)
+    return Synonyms(found, lemmatizer)

@@ -89,6 +89,14 @@ class Task(ABC):
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
         """Every figure, from sums of counts: numbers, or arrays of equal shape. Nothing counted gives NaN."""
 
+    def counted(self, parse: Mapping[str, Any]) -> bool:
+        """Whether the answer is in the figures. A paired difference takes only samples that count for both."""
+        return True
+
+    def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
+        """What must be said beside the figures: how answers were read, or why some were not counted."""
+        return ""
+
     @cached_property
     def fingerprint(self) -> str:
         """Of everything that is asked and expected, not of the pixels of files."""

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import re
 
+# full stops that end no sentence: of a number or an abbreviation with more text after it (`395. the`, `a.m. it`)
+_SHORT = r"\d+|[a-z]|(?!e\.g|i\.e)(?:[a-z]\.)+[a-z]|dr|jr|mr|mrs|ms|prof|sr|st|vs"
+_KEPT = re.compile(rf"(?<!\S)({_SHORT})\.(?=\s+\S)", re.I)
+_HELD = "\ue000"  # such a full stop while the others are split off; no text has this character
+
 # in this order, as in the Treebank rules; a full stop inside a word (3.5, u.s) stays there
 _SPLITS = (
-    (re.compile(r"[“”\"]|``|''"), ' " '),
-    (re.compile(r"\.\.\."), " ... "),
+    (re.compile(r"[«“‘„»”’]|`+"), r" \g<0> "),
+    (re.compile(r"\"|''"), ' " '),
+    (re.compile(r"(?<!\w)'(?!(?:re|ve|ll|m|t|s|d|n)\b)(?=\w)", re.I), "' "),
+    (re.compile(r"\.{2,}"), r" \g<0> "),
     (re.compile(r"([^.])(\.)([\])}>\"'»]*)(?=\s|$)"), r"\1 \2 \3 "),
     (re.compile(r"([:,])(?=\D|$)"), r" \1 "),
-    (re.compile(r"[;@#$%&?!*()\[\]{}<>]"), r" \g<0> "),
+    (re.compile(r"[;@#$%&?!*()\[\]{}<>\u2012-\u2015]"), r" \g<0> "),
     (re.compile(r"--"), " -- "),
     (re.compile(r"([^' ])('s|'m|'d|'ll|'re|'ve|')(?= |$)", re.I), r"\1 \2 "),
     (re.compile(r"([^' ])(n't)(?= |$)", re.I), r"\1 \2 "),
-    (re.compile(r"\b(can)(not)\b", re.I), r"\1 \2"),
+    (re.compile(r"\b(can)(not)\b|\b(gim|lem)(me)\b|\b(gon|wan)(na)\b|\b(got)(ta)\b", re.I), r"\1\3\5\7 \2\4\6\8"),
 )
 
 
 def tokens(text: str) -> list[str]:
     """Words and punctuation marks; `don't` is two of them, `black-and-white` one."""
-    text = " ".join(text.replace("’", "'").split())
+    text = _KEPT.sub(rf"\1{_HELD}", " ".join(text.split()))
     for pattern, replacement in _SPLITS:
         text = pattern.sub(replacement, text)
-    return text.split()
+    return text.replace(_HELD, ".").split()

@@ -19,6 +19,11 @@ class Parser(StrEnum):
     strict = "strict"
 
 
+class Lemmatizer(StrEnum):
+    rules = "rules"
+    nltk = "nltk"
+
+
 class _Group(TyperGroup):
     """`heal score FOLDER` means `heal score run FOLDER`, if there is such a command."""
 
@@ -76,12 +81,16 @@ def chair(
     complete_sentences: Annotated[
         bool, typer.Option("--complete-sentences", help="Drop the last incomplete sentence (captions of 64 tokens).")
     ] = False,
+    lemmatizer: Annotated[
+        Lemmatizer,
+        typer.Option(help="rules: needs no data; nltk: POS tags and WordNet, as published figures (needs NLTK)."),
+    ] = Lemmatizer.rules,
     as_json: AsJson = False,
 ) -> None:
     """CHAIR: objects that captions name and images do not show."""
     from heal.bench.chair import score_files
 
-    found = score_files(captions, objects, synonyms, complete_sentences)
+    found = score_files(captions, objects, synonyms, complete_sentences, lemmatizer.value)
     emit(found) if as_json else _print("CHAIR", found)
 
 

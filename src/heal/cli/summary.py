@@ -70,9 +70,14 @@ def cost_table(rows: list[Row]) -> Table:
 
 
 def remarks(rows: list[Row]) -> list[str]:
-    """A method without effect, samples without an answer."""
+    """How answers were read, a method without effect, samples without an answer."""
     found = []
+    shared = len({row.note for row in rows}) == 1
+    if shared and rows[0].note:
+        found.append(f"{rows[0].task}: {rows[0].note}")
     for row in rows:
+        if row.note and not shared:
+            found.append(f"! {row.method}: {row.note}")
         if row.unchanged:
             why = f" ({row.reason})" if row.fired == 0 and row.reason else ""
             did = "did nothing" if row.fired == 0 else "took part"
