@@ -296,7 +296,7 @@ def test_broken_picture_fails_alone(vlm: VLM, tmp_path: Path) -> None:
         if key.sample.startswith("1-"):
             assert value["text"] is value["parse"] is None
             assert "ImageError: " in value["error"]
-            assert "1.png is not a readable image" in value["error"]
+            assert "1.png cannot be read as an image" in value["error"]
         else:
             assert value["error"] is None
             assert value["text"] == before[key]["text"]
