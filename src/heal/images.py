@@ -124,7 +124,7 @@ def _rgb(image: Image.Image, where: str) -> Image.Image:
         found = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
         assert found is not None  # it is when done in place
         return found
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+    if image.has_transparency_data:
         return _on_white(image.convert("LA") if image.mode == "La" else image)
     return image.convert("RGB")
 
@@ -169,7 +169,7 @@ def _scaled(values: np.ndarray, where: str) -> np.ndarray:
     if kind == "f" and not np.isfinite(values).all():
         raise ImageError(f"{where} has values that are not finite (NaN or infinity)")
     low, high = values.min(), values.max()
-    if values.dtype == np.uint16:
+    if kind == "u" and values.dtype.itemsize == 2:  # of either byte order
         _note("uint16", f"a 16-bit picture is scaled from 0–{SIXTEEN} to 0–255: one that uses fewer bits looks dark")
         top = SIXTEEN
     else:
