@@ -112,9 +112,7 @@ def test_constants_of_old_versions_are_no_damage(copied: Path) -> None:
     check_tensors("it", empty, allow_incomplete=False)
 
 
-def test_model_far_larger_than_its_file_is_not_even_built(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_far_larger_than_its_file_is_not_even_built(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers as hf
 
     change_json(copied / "config.json", lambda c: c["text_config"].update(vocab_size=10**9))
@@ -126,7 +124,10 @@ def test_model_far_larger_than_its_file_is_not_even_built(
 # ── configurations ────────────────────────────────────────────────────────────────────────────────────────────
 
 ABSURD: dict[str, tuple[dict[str, Any], str]] = {
-    "no heads": ({"num_attention_heads": 0}, "num_attention_heads is 0 in the config.json of .*: it must be 1 or more"),
+    "no heads": (
+        {"num_attention_heads": 0},
+        "num_attention_heads is 0 in the config.json of .*: it must be 1 or more",
+    ),
     "no key heads": ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
     "negative": ({"num_attention_heads": -8}, "num_attention_heads is -8"),
     "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
@@ -151,7 +152,10 @@ def test_absurd_configurations(copied: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_token_index": 99, "image_token_id": 99}, "image token of .* is 4 in its processor, but 99 in config"),
+        (
+            {"image_token_index": 99, "image_token_id": 99},
+            "image token of .* is 4 in its processor, but 99 in config",
+        ),
         ({"vision_feature_layer": 99}, "vision_feature_layer is 99 .* vision tower has 2"),
         ({"text_config": 5}, "cannot be used"),
         ({"dtype": "float99"}, "cannot be used: .*float99"),
@@ -169,7 +173,9 @@ def test_tokenizer_with_more_ids_than_the_model(copied: Path) -> None:
     processor.tokenizer.add_tokens(["surplus"])
     processor.save_pretrained(copied)
     rows = VLM.random().model.get_input_embeddings().num_embeddings
-    with pytest.raises(CheckpointError, match=rf"ids up to {rows} \('surplus'\), but the model has embeddings for {rows}"):
+    with pytest.raises(
+        CheckpointError, match=rf"ids up to {rows} \('surplus'\), but the model has embeddings for {rows}"
+    ):
         VLM.load(copied)
 
 
@@ -179,7 +185,10 @@ def test_tokenizer_with_more_ids_than_the_model(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{% for m in messages %}", "cannot be asked: the chat template is broken at line 1: Unexpected end of template"),
+        (
+            "{% for m in messages %}",
+            "cannot be asked: the chat template is broken at line 1: Unexpected end of template",
+        ),
         ("{{ messages[0].no.where }}", "refused by the model's chat template: 'dict object' has no attribute 'no'"),
         ("{{ 1 / 0 }}", "refused by the model's chat template: division by zero"),
         ("{{ raise_exception('never') }}", "refused by the model's chat template: never"),
@@ -198,7 +207,9 @@ def test_template_that_refuses_one_prompt(own: VLM) -> None:
     )
     assert ask(own).finish == "length"
     talk = [{"role": "user", "content": "what"}, {"role": "assistant", "content": "a dog"}]
-    with pytest.raises(PromptError, match="prompt 0 is refused by the model's chat template: one turn only") as caught:
+    with pytest.raises(
+        PromptError, match="prompt 0 is refused by the model's chat template: one turn only"
+    ) as caught:
         own.generate(None, talk)
     assert len(str(caught.value)) < 400
 
