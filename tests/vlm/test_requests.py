@@ -17,7 +17,6 @@ from heal.world.likeness import unlike_scenes
 from tests.bench.questions import Questions
 from tests.vlm.asking import NEW, PICTURES, PROMPTS, ask, assert_alike
 
-
 # ── methods ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
