@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ POSITIVE = (
 """Entries of a configuration that cannot be zero or negative."""
 BUFFERS = re.compile(r"(position_ids|inv_freq|num_batches_tracked|masked_bias|attn\.bias)$")
 """Constants that older versions of transformers wrote into the file; today's code computes them."""
+FLOATS = ("F16", "BF16", "F32", "F64")
+"""Types of weights that need no explanation, as safetensors names them."""
 OWN_IMAGE_ROW = ("paligemma", "gemma3", "gemma4", "gemma4_unified")
 """Families whose image token may lie beyond the embedding table: their code never looks it up."""
 
@@ -63,7 +67,9 @@ def load_model(name: str, config: Any, allow_incomplete: bool, **options: Any) -
     from transformers import AutoModelForImageTextToText
 
     try:
-        check_size(name, config, options.get("trust_remote_code", False))
+        check_beside(Path(name))
+        if not allow_incomplete:
+            check_size(name, config, options.get("trust_remote_code", False))
         model, info = AutoModelForImageTextToText.from_pretrained(
             name,
             use_safetensors=True,
@@ -111,6 +117,25 @@ def check_vision_layer(name: str, config: Any) -> None:
             )
 
 
+def check_beside(folder: Path) -> None:
+    """What else lies in the folder, and what transformers would pass over without a word."""
+    adapter, generation = folder / "adapter_config.json", folder / "generation_config.json"
+    if adapter.is_file() and find_spec("peft") is None:
+        raise CheckpointError(
+            f"{folder} has an adapter ({adapter.name}), which would not be applied: install peft, or merge it "
+            "into the weights"
+        )
+    if not generation.is_file():
+        return
+    try:
+        found = json.loads(generation.read_text(encoding="utf-8"))
+        tokens = found.get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{generation} cannot be read: {first_line(error)}") from error
+    if not all(isinstance(token, int | None) for token in (tokens if isinstance(tokens, list) else [tokens])):
+        raise CheckpointError(f"eos_token_id is {shortened(tokens, 40)!r} in {generation}: it must be a number")
+
+
 def check_size(name: str, config: Any, trust_remote_code: bool) -> None:
     """That the configuration describes no model far larger than the file: transformers would fill it at random."""
     from transformers import AutoModelForImageTextToText
@@ -132,9 +157,18 @@ def check_size(name: str, config: Any, trust_remote_code: bool) -> None:
 def _elements(path: Path) -> int:
     try:
         with safe_open(path, "pt") as file:
-            shapes = [file.get_slice(key).get_shape() for key in file.keys()]  # noqa: SIM118 (it is no mapping)
+            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (it is no mapping)
+            packed = [
+                key for key, t in tensors.items() if not t.get_dtype().startswith(FLOATS) and not BUFFERS.search(key)
+            ]
+            shapes = [tensor.get_shape() for tensor in tensors.values()]
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} could not be loaded: {first_line(error)}. Download it again") from error
+    if packed:
+        raise CheckpointError(
+            f"{path} has packed weights ({_some(packed)}), but config.json has no quantization_config that says how "
+            "to read them"
+        )
     return sum(int(torch.Size(shape).numel()) for shape in shapes)
 
 

@@ -121,6 +121,41 @@ def test_model_far_larger_than_its_file_is_not_even_built(copied: Path, monkeypa
         VLM.load(copied)
 
 
+BESIDE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "broken generation": (
+        lambda f: (f / "generation_config.json").write_text("{"),
+        r"generation_config\.json cannot be read",
+    ),
+    "no generation": (
+        lambda f: (f / "generation_config.json").write_text("[]"),
+        r"generation_config\.json cannot be",
+    ),
+    "closing token": (
+        lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "</s>"}'),
+        "eos_token_id is '</s>' in .*: it must be a number",
+    ),
+    "packed weights": (
+        lambda f: change_weights(f, lambda w: {k: v.to(torch.int8) if "up_proj" in k else v for k, v in w.items()}),
+        r"packed weights \(.*layers\.0\.mlp\.up_proj.*no quantization_config",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_transformers_passes_over(copied: Path, name: str) -> None:
+    damage, message = BESIDE[name]
+    damage(copied)
+    with pytest.raises(CheckpointError, match=message):
+        VLM.load(copied)
+
+
+def test_adapter_that_would_not_be_applied(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copied / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    monkeypatch.setattr("heal.checkpoints.find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json\), which would not be applied: install peft"):
+        VLM.load(copied)
+
+
 # ── configurations ────────────────────────────────────────────────────────────────────────────────────────────
 
 ABSURD: dict[str, tuple[dict[str, Any], str]] = {
