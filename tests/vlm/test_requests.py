@@ -120,11 +120,13 @@ def scenes(count: int) -> list[Image.Image]:
 
 
 def test_scenes_are_known_however_they_are_stored(tmp_path: Path) -> None:
-    alarms = 0
-    for scene in scenes(60):
+    """As they are drawn without a single alarm: a benchmark has hundreds of them."""
+    drawn, stored = scenes(120), []
+    for scene in drawn[:60]:
         scene.resize((300, 300)).save(tmp_path / "it.jpg", quality=60)
-        alarms += unlike_scenes(scene) + unlike_scenes(Image.open(tmp_path / "it.jpg"))
-    assert alarms <= 3
+        stored.append(unlike_scenes(Image.open(tmp_path / "it.jpg")))
+    assert not any(map(unlike_scenes, drawn))
+    assert sum(stored) <= 2
 
 
 def test_other_pictures_are_not() -> None:
