@@ -61,3 +61,20 @@ class RunError(HealError):
 
 class HealWarning(UserWarning):
     """Something is probably not what you want: for example, a run in which nothing was changed."""
+
+
+class InputWarning(HealWarning):
+    """A picture or a prompt is used in a way that may not be meant. Given once, also within a run."""
+
+
+def shortened(text: object, limit: int = 300) -> str:
+    """Foreign text for a message: one line, cut with an ellipsis, control characters written as escapes."""
+    line = " ".join(str(text).split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """What an error of another library says, or its type if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return shortened(lines[0].rstrip(".:") if lines else type(error).__name__, limit)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
-from safetensors import SafetensorError
+from PIL import Image
 
+from heal import prompts as chat
+from heal.checkpoints import check_tokens, load_config, load_model, load_processor
 from heal.engine.locks import lock_of
-from heal.errors import CheckpointError, ConfigError, ImageError, ModelError, PromptError
-from heal.generate import Answer, Stream, generate
+from heal.errors import CheckpointError, ConfigError, ImageError, InputWarning, PromptError, first_line
+from heal.generate import MAX_NEW_TOKENS, Answer, Stream, generate
+from heal.hub import located
+from heal.images import Picture, open_image
 from heal.methods.base import Method
+from heal.prompts import Messages
 
-Picture = str | Path | Image.Image | np.ndarray
-Messages = Sequence[Mapping[str, Any]]
+__all__ = ["EMBEDDED", "VLM", "Messages", "Picture", "existing_device", "open_image", "torch_dtype"]
 
 EMBEDDED = Path(__file__).parent / "data" / "model"
 """Folder of the embedded model: an ordinary checkpoint."""
@@ -31,6 +34,11 @@ class VLM:
         self.processor = processor
         self.tokenizer = getattr(processor, "tokenizer", processor)
         self.name = name or type(model).__name__
+        self.max_pixels: int | None = None
+        """The largest picture that is decoded; None: HEAL_MAX_PIXELS (environment), or `heal.images.MAX_PIXELS`."""
+        self.knows = ""
+        """What kind of pictures it knows, if it knows one only: "scenes" of the miniature world."""
+        self._warned: set[str] = set()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 
@@ -43,37 +51,36 @@ class VLM:
         device_map: str | dict[str, Any] | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
+        allow_incomplete: bool = False,
     ) -> VLM:
         """A folder or a hub name. safetensors only; code from a checkpoint runs only if you say so.
 
-        `device_map="auto"` spreads a large model over several GPUs; `device` puts a small one in one place.
+        `device_map="auto"` spreads a large model over several GPUs; `device` puts a small one in one place. A
+        checkpoint whose tensors are not exactly those of its configuration is refused, because transformers fills
+        the gaps with random weights; `allow_incomplete` loads it with a warning. A model that is whole in the hub's
+        local cache is loaded from there, without asking for a newer one.
         """
-        from transformers import AutoModelForImageTextToText, AutoProcessor
-
         if device is not None and device_map is not None:
             raise ConfigError("give either device or device_map, not both")
-        name, kind = str(name_or_path), torch_dtype(dtype)
-        _check_folder(name)
+        kind = torch_dtype(dtype)
         place = None if device is None else existing_device(device)
-        shared: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        try:
-            processor = AutoProcessor.from_pretrained(name, **shared)
-        except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
-            raise CheckpointError(
-                f"no processor could be loaded from {name}: {_first_line(error)}. A checkpoint needs its "
-                "processor_config.json, tokenizer.json and chat_template.jinja beside the weights"
-            ) from error
-        if not hasattr(processor, "image_processor"):
-            raise CheckpointError(f"{name} has a tokenizer but no image processor: it is not a multimodal checkpoint")
-        try:
-            model = AutoModelForImageTextToText.from_pretrained(
-                name, dtype=kind, device_map=device_map, use_safetensors=True, **shared
-            )
-        except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"{name} could not be loaded: {_first_line(error)}") from error
+        name, local = located(name_or_path, revision)
+        shared: dict[str, Any] = {
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "local_files_only": local,
+        }
+        config = load_config(name, **shared)
+        processor = load_processor(name, **shared)
+        chat.check_template(processor, name)
+        model = load_model(name, config, allow_incomplete, dtype=kind, device_map=device_map, **shared)
+        check_tokens(name, model, processor)
         if place is not None:
             model = model.to(place)
-        return cls(model.eval(), processor, name)
+        vlm = cls(model.eval(), processor, name)
+        if Path(name).resolve() == EMBEDDED.resolve():
+            vlm.knows = "scenes"
+        return vlm
 
     @classmethod
     def embedded(cls, dtype: str | torch.dtype = "float32", device: str | torch.device | None = None) -> VLM:
@@ -104,7 +111,7 @@ class VLM:
         images: Any,
         prompts: str | Messages | Sequence[str] | Sequence[Messages],
         *,
-        method: Method | None = None,
+        method: Method | str | None = None,
         trace: bool = False,
         stream: bool = False,
         seed: int | None = None,
@@ -115,10 +122,11 @@ class VLM:
 
         One prompt (text or chat messages) goes with one image, a list of images, or None; a list of prompts with a
         list of such. `seed` fixes sampling without touching the global generator. With num_return_sequences = n
-        there are n answers for each prompt, one after the other. Calls from several threads take turns; `timeout`
-        is the most seconds to wait for the model.
+        there are n answers for each prompt, one after the other. A method may be written as on the command line:
+        `"heal:interval=5"`. Calls from several threads take turns; `timeout`: the most seconds to wait for one.
         """
-        single = isinstance(prompts, str) or _is_chat(prompts)
+        method = _as_method(method)
+        single = isinstance(prompts, str) or chat.is_chat(prompts)
         if stream:
             if not single:
                 raise ConfigError("a stream is for one prompt: give a single prompt, or stream=False")
@@ -126,9 +134,10 @@ class VLM:
                 raise ConfigError("a stream shares the global generator with its reader: use seed with stream=False")
             prompt = cast("str | Messages", prompts)
             return self.stream(images, prompt, method=method, trace=trace, timeout=timeout, **generate_kwargs)
-        rows = [(images, prompts)] if single else _paired(images, prompts)
+        rows = [(images, prompts)] if single else chat.paired(images, prompts)
         with lock_of(self.model).call(timeout):
             inputs = self.inputs([pictures for pictures, _ in rows], [prompt for _, prompt in rows])
+            self._check_length(inputs, generate_kwargs)
             with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
                 if seed is not None:
                     torch.manual_seed(seed)
@@ -140,7 +149,7 @@ class VLM:
         images: Any,
         prompt: str | Messages,
         *,
-        method: Method | None = None,
+        method: Method | str | None = None,
         trace: bool = False,
         timeout: float | None = None,
         **generate_kwargs: Any,
@@ -148,134 +157,119 @@ class VLM:
         """The answer to one prompt, piece by piece, while it is made."""
         with lock_of(self.model).call(timeout):
             inputs = self.inputs([images], [prompt])
-        return Stream(self, inputs, method, trace, timeout, **generate_kwargs)
+            self._check_length(inputs, generate_kwargs)
+        return Stream(self, inputs, _as_method(method), trace, timeout, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
         """What the model takes, for a batch padded on the left."""
         texts, pictures = [], []
         for index, (given, prompt) in enumerate(zip(images, prompts, strict=True)):
-            own = [] if given is None else [given] if _is_picture(given) else list(given)
-            pictures.append([open_image(picture) for picture in own])
-            texts.append(self._text(prompt, len(own), index))
+            own = _own(given, index)
+            pictures.append([open_image(picture, self.max_pixels) for picture in own])
+            texts.append(self._text(prompt, len(own), f"prompt {index}"))
         flat = [p for row in pictures for p in row]
+        self._check_world(flat)
         arguments: dict[str, Any] = {"text": texts, "padding": True, "return_tensors": "pt"}
         if flat:
             arguments["images"] = pictures if all(pictures) else flat
         self.tokenizer.padding_side = "left"
         try:
             batch = self.processor(**arguments)
-        except (ValueError, IndexError) as error:
-            raise ImageError(f"images and prompts do not fit together: {_first_line(error)}") from error
+        except Exception as error:  # each processor has checks of its own
+            kind = ImageError if flat else PromptError
+            raise kind(f"the processor cannot take the images with the prompts: {first_line(error)}") from error
         batch = batch.to(self.device)
+        visual = self._visual(batch["input_ids"])
+        if visual is not None and (blind := [i for i, row in enumerate(pictures) if row and not visual[i].any()]):
+            raise CheckpointError(
+                f"the image of prompt {blind[0]} has no place in what the model reads: the chat template or the "
+                "processor of the checkpoint leaves it out"
+            )
         return {k: v.to(self.model.dtype) if torch.is_floating_point(v) else v for k, v in batch.items()}
 
-    def _text(self, prompt: Any, images: int, index: int) -> str:
-        where = f"prompt {index}"
-        messages = _as_chat(prompt, images, where)
-        placeholders = sum(
-            part.get("type") == "image"
-            for m in messages
-            if not isinstance(m["content"], str)
-            for part in m["content"]
-        )
-        token = getattr(self.processor, "image_token", None)
-        if token and any(token in words for words in _words(messages)):
-            raise PromptError(f"{where} writes {token} itself: give the image beside the text instead")
-        if placeholders != images:
-            raise ImageError(f"{where} has places for {placeholders} images, but {images} were given")
-        if getattr(self.processor, "chat_template", None) is None:
-            return self._without_template(messages)
-        return self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    def _text(self, prompt: Any, images: int, where: str) -> str:
+        messages = chat.as_chat(prompt, images, where)
+        chat.check(messages, images, getattr(self.processor, "image_token", None), where)
+        return chat.render(self.processor, messages, where)
 
-    def _without_template(self, messages: list[dict[str, Any]]) -> str:
-        """Base models have no chat format: images first, then the text."""
-        parts = [p for m in messages for p in ([m["content"]] if isinstance(m["content"], str) else m["content"])]
-        token = getattr(self.processor, "image_token", "<image>")
-        return token * sum(isinstance(p, dict) and p["type"] == "image" for p in parts) + "\n".join(
-            p if isinstance(p, str) else p["text"] for p in parts if isinstance(p, str) or p["type"] == "text"
-        )
+    def _visual(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Which positions are those of images or videos; None if the model does not say."""
+        config = self.model.config
+        known = [getattr(config, name, None) for name in ("image_token_id", "video_token_id")]
+        tokens = [token for token in known if isinstance(token, int)]
+        return torch.isin(ids, torch.tensor(tokens, device=ids.device)) if tokens else None
+
+    def _check_length(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """That prompt and answer fit into the positions that the model was trained with."""
+        text = self.model.config.get_text_config()
+        limit = getattr(text, "max_position_embeddings", None)
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        if not isinstance(limit, int) or limit < 1:
+            return
+        visual = self._visual(ids)
+        words = mask if visual is None else mask * ~visual
+        lengths = words.sum(1)
+        if int(lengths.max()) > limit:
+            raise PromptError(
+                f"prompt {int(lengths.argmax())} has {int(lengths.max())} tokens of text, but the model has {limit} "
+                "positions: shorten it"
+            )
+        if "mrope_section" not in (
+            getattr(text, "rope_parameters", None) or {}
+        ):  # there an image takes few positions
+            lengths = mask.sum(1)
+        longest, asked = int(lengths.max()), self.option("max_new_tokens", options)
+        new = max(options["max_length"] - ids.shape[1], 0) if asked is None and options.get("max_length") else asked
+        new = MAX_NEW_TOKENS if new is None else new
+        if longest + new > limit:
+            self._warn(
+                "length",
+                f"a prompt of {longest} tokens with up to {new} new ones may exceed the {limit} positions that the "
+                "model was trained with: what it says beyond them is not to be trusted. Lower max_new_tokens",
+            )
+
+    def _check_world(self, pictures: Sequence[Image.Image]) -> None:
+        if self.knows != "scenes" or "world" in self._warned:
+            return
+        from heal.world.likeness import unlike_scenes
+
+        if any(map(unlike_scenes, pictures)):
+            self._warn(
+                "world",
+                "a picture does not look like a scene of the miniature world. The embedded model knows nothing else, "
+                "so its answer means nothing: load a real checkpoint for photos",
+            )
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Once per model."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(text, InputWarning, stacklevel=4)
 
 
-def open_image(picture: Picture) -> Image.Image:
-    """An RGB picture from a path, a PIL image or an array [height, width, 3]."""
-    if isinstance(picture, Image.Image):
-        return picture.convert("RGB")
-    if isinstance(picture, np.ndarray):
-        if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] not in (1, 3, 4)):
-            raise ImageError(f"an array picture must be [height, width] or [height, width, 3], not {picture.shape}")
-        if picture.dtype != np.uint8:
-            raise ImageError(f"an array picture must be uint8 from 0 to 255, not {picture.dtype}")
-        if 0 in picture.shape:
-            raise ImageError(f"an array picture must have pixels, not the shape {picture.shape}")
-        grey = picture.ndim == 3 and picture.shape[2] == 1
-        return Image.fromarray(picture[..., 0] if grey else picture).convert("RGB")
-    if not isinstance(picture, (str, Path)):
-        raise ImageError(f"a picture is a path, a PIL image or an array, not {type(picture).__name__}")
-    path = Path(picture)
-    if not path.is_file():
-        raise ImageError(f"there is no image at {path}")
-    try:
-        with Image.open(path) as file:
-            return file.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{path} cannot be read as an image: {_first_line(error)}") from error
-
-
-def _is_picture(given: Any) -> bool:
-    return isinstance(given, (str, Path, Image.Image, np.ndarray))
-
-
-def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def _paired(images: Any, prompts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    if len(prompts) == 0:
-        raise PromptError("there is no prompt")
-    given = [None] * len(prompts) if images is None else images
-    if _is_picture(given) or not isinstance(given, Sequence) or len(given) != len(prompts):
-        count = 1 if _is_picture(given) else len(given) if isinstance(given, Sequence) else 0
+def _own(given: Any, index: int) -> list[Any]:
+    """The images of one prompt."""
+    if given is None or chat.is_picture(given):
+        return [] if given is None else [given]
+    if not isinstance(given, Sequence):
         raise ImageError(
-            f"{len(prompts)} prompts need a list of as many images (an image, a list of images or None for each), "
-            f"but {count} were given"
+            f"the image of prompt {index} is a path, a PIL image or an array, not {type(given).__name__}"
         )
-    return list(zip(given, prompts, strict=True))
+    return list(given)
 
 
-def _as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise PromptError(f"{where} is empty")
-        content = [{"type": "image"}] * images + [{"type": "text", "text": prompt}]
-        return [{"role": "user", "content": content}]
-    if not _is_chat(prompt) or not all(_is_message(m) for m in prompt):
-        raise PromptError(
-            f"{where} must be text, or chat messages with a role and a content: a text, or a list of "
-            '{"type": "image"} and {"type": "text", "text": …}'
-        )
-    if not any(m["content"] for m in prompt):
-        raise PromptError(f"{where} is empty")
-    return [dict(m) for m in prompt]
+def _as_method(given: Any) -> Method | None:
+    """As given, or read from text."""
+    if isinstance(given, str):
+        from heal.methods.parsing import parse
 
-
-def _words(messages: list[dict[str, Any]]) -> list[str]:
-    """Every piece of text."""
-    contents = [m["content"] for m in messages]
-    parts = [p for c in contents if not isinstance(c, str) for p in c]
-    return [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]
-
-
-def _is_message(message: Any) -> bool:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        return False
-    content = message.get("content")
-    if isinstance(content, str):
-        return True
-    return isinstance(content, (list, tuple)) and all(
-        isinstance(part, Mapping)
-        and (part.get("type") == "image" or (part.get("type") == "text" and isinstance(part.get("text"), str)))
-        for part in content
+        return parse(given)
+    if given is None or isinstance(given, Method):
+        return given
+    shown = (
+        f"the class {given.__name__}: write {given.__name__}()" if isinstance(given, type) else type(given).__name__
     )
+    raise ConfigError(f'a method is a Method, a text like "heal:interval=5" or None, not {shown}')
 
 
 def torch_dtype(dtype: str | torch.dtype, auto: Any = "auto") -> Any:
@@ -294,27 +288,9 @@ def existing_device(device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"there is no device {str(device)!r} here: {_first_line(error)}") from error
+        raise ConfigError(f"there is no device {str(device)!r} here: {first_line(error)}") from error
     return place
-
-
-def _check_folder(name: str) -> None:
-    path = Path(name)
-    if not path.exists():
-        if path.is_absolute() or name.startswith((".", "~")):
-            raise CheckpointError(f"there is no checkpoint at {name}")
-        return  # a hub name
-    if not path.is_dir() or not (path / "config.json").is_file():
-        raise CheckpointError(f"{path} is not a checkpoint: it needs to be a folder with a config.json")
-    if not any(path.glob("*.safetensors")):
-        raise CheckpointError(
-            f"{path} has no *.safetensors weights: convert older formats with transformers' save_pretrained"
-        )
 
 
 def _devices(device: torch.device) -> list[int]:
     return [device.index or 0] if device.type == "cuda" else []
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

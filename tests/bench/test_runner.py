@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from heal import HEAL, VLM
 from heal.bench import create
@@ -296,13 +297,28 @@ def test_broken_picture_fails_alone(vlm: VLM, tmp_path: Path) -> None:
         if key.sample.startswith("1-"):
             assert value["text"] is value["parse"] is None
             assert "ImageError: " in value["error"]
-            assert "1.png is not a readable image" in value["error"]
+            assert "1.png cannot be read as an image" in value["error"]
         else:
             assert value["error"] is None
             assert value["text"] == before[key]["text"]
     resumed = run(vlm, {"q": task}, METHODS, tmp_path / "bad", Settings(batch_size=3), resume=True)
     assert resumed.failed == 4
     assert exact(tmp_path / "bad") == after
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "WEBP", "TIFF", "JPEG", "GIF"])
+def test_cut_picture_of_any_kind_fails_alone(vlm: VLM, tmp_path: Path, kind: str) -> None:
+    """Named .png, as downloads often are."""
+    path = pictures(tmp_path / "pictures", 2) / "1.png"
+    with Image.open(path) as picture:
+        picture.load()
+    picture.save(path, kind)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    summary = run(vlm, [Questions(path.parent)], [None], tmp_path / "run", Settings(batch_size=4))
+    assert (summary.failed, summary.missing, summary.rows[0].answered) == (2, 0, 2)
+    assert (
+        run(vlm, [Questions(path.parent)], [None], tmp_path / "run", Settings(batch_size=4), resume=True).failed == 2
+    )
 
 
 def test_sample_that_spoils_a_batch_fails_alone(vlm: VLM, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_images_are_read_late_and_clearly_refused(tmp_path: Path) -> None:
     whole = (tmp_path / "grey.png").read_bytes()
     for name, content in (("text.jpg", b"not a picture"), ("half.png", whole[: len(whole) // 2]), ("none.png", b"")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ImageError, match=f"{name} is not a readable image"):
+        with pytest.raises(ImageError, match=f"{name} cannot be read as an image"):
             File(tmp_path / name).load()
 
 

@@ -49,14 +49,24 @@ def test_thin_array_keeps_its_shape(shape: tuple[int, ...]) -> None:
     picture = open_image(array)
     assert picture.size == (shape[1], shape[0])
     colours = array[..., :3] if array.ndim == 3 else array[..., None]
+    if shape[-1] == 4:
+        alpha = array[..., 3:] / 255
+        assert np.abs(np.asarray(picture) - (colours * alpha + 255 * (1 - alpha))).max() <= 1
+        return
     assert np.array_equal(np.asarray(picture), np.broadcast_to(colours, (*shape[:2], 3)))
 
 
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((4, 4, 3), np.float32), "uint8 from 0 to 255, not float32"),
-        (np.zeros((4, 4, 3), np.int64), "uint8 from 0 to 255, not int64"),
+        (np.full((4, 4, 3), 256.0, np.float32), "values from 256 to 256, .* scale it to 0–1 or 0–255"),
+        (np.full((4, 4, 3), -0.1), "values from -0.1 to -0.1"),
+        (np.full((4, 4), 65536, np.int64), "values from 65536 to 65536, .* scale it to 0–255 or 0–65535"),
+        (np.full((4, 4), -1, np.int8), "values from -1 to -1"),
+        (np.full((4, 4), np.nan), "not finite"),
+        (np.array([[1.0, np.inf]]), "not finite"),
+        (np.zeros((4, 4), np.complex64), "must hold numbers, not complex64"),
+        (np.full((4, 4), None), "must hold numbers, not object"),
         (np.zeros((4, 4, 2), np.uint8), r"\[height, width, 3\], not \(4, 4, 2\)"),
         (np.zeros((3, 4, 4, 3), np.uint8), r"not \(3, 4, 4, 3\)"),
         (np.zeros(4, np.uint8), r"not \(4,\)"),

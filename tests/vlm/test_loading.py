@@ -108,7 +108,11 @@ BREAKAGES: dict[str, tuple[Callable[[Path], Any], type[HealError], str]] = {
         ModelError,
         "could not be loaded",
     ),
-    "other weights": (lambda f: reshape(f), ModelError, "could not be loaded"),
+    "other weights": (
+        lambda f: reshape(f),
+        CheckpointError,
+        r"18 of another shape \(model.* \[64, 128\] instead of \[64, 64\]",
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from heal.bench.plan import Batch, Settings, sample_seed
 from heal.bench.record import Key, Record
 from heal.bench.task import Sample, Task
 from heal.engine.reading import read_once
-from heal.errors import HealError, HealWarning, ImageError, NonFiniteError, PromptError
+from heal.errors import HealError, HealWarning, ImageError, InputWarning, NonFiniteError, PromptError
 from heal.generate import Answer
 from heal.methods import Method
 from heal.vlm import VLM
@@ -99,6 +99,7 @@ class Work:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", HealWarning)  # the summary says what did not fire
+                warnings.simplefilter("default", InputWarning)  # but not that pictures or prompts are odd
                 found = self.vlm.generate(
                     [picture for _, picture in rows],
                     [sample.prompt for sample, _ in rows],

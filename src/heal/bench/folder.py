@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from heal.bench.machine import partial_fingerprint
 from heal.bench.record import Appender, Key, Record, read
 from heal.bench.task import Sample
 from heal.errors import HealWarning, ImageError, RunError
@@ -60,6 +61,11 @@ class Folder:
     def check(self, configuration: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """That this is the run that was begun here."""
         there = self.described()
+        if partial_fingerprint(there["configuration"].get("model", {}).get("weights")):
+            raise RunError(
+                f"the run in {self.path} was begun by an older version, which looked at a part of the weights only: "
+                "nothing tells whether the model is still the same. It can be scored but not resumed: begin a new run"
+            )
         if odd := differences(there["configuration"], plain(configuration)):
             more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
             raise RunError(f"the run in {self.path} has another configuration: {'; '.join(odd[:SHOWN])}{more}")

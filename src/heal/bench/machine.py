@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import platform
 import subprocess
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import xxhash
 
+from heal.errors import ModelError
 from heal.tracing import versions
 
+if TYPE_CHECKING:
+    from heal.vlm import VLM
+
+FINGERPRINT = "xxh3:"
+FLEETING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -52,14 +60,81 @@ def hardware() -> dict[str, Any]:
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Of the shape and the first values of every parameter: a retrained checkpoint under the same name shows."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-        if not parameter.is_meta:
-            first = parameter.detach().flatten()[:16].to("cpu", torch.float64)
-            digest.update(first.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    """Of every byte of every weight as it is in memory, so that a change after loading shows too.
+
+    About ten gigabytes a second. Weights that accelerate has put on disk are hashed in the files they came from.
+    """
+    digest, kept_elsewhere = xxhash.xxh3_128(), False
+    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
+        if not isinstance(tensor, torch.Tensor):  # extra state of a module
+            digest.update(f"{name} {tensor!r}\n".encode())
+            continue
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        kept_elsewhere = kept_elsewhere or tensor.is_meta
+        if not tensor.is_meta:
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    if kept_elsewhere:
+        digest.update(files_fingerprint(model).encode())
+    return FINGERPRINT + digest.hexdigest()
+
+
+def files_fingerprint(model: torch.nn.Module) -> str:
+    """Of the files that a model was loaded from, each read once while its size and time stay the same."""
+    name = str(getattr(getattr(model, "config", None), "_name_or_path", ""))
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, "config.json") if name else None
+        folder = Path(found).parent if isinstance(found, str) else folder
+    files = sorted(folder.glob("*.safetensors")) if name else []
+    if not files:
+        raise ModelError(
+            f"weights of {name or 'the model'} are neither in memory nor in a folder: nothing tells them apart"
+        )
+    return " ".join(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+
+@lru_cache(maxsize=256)
+def _file_hash(path: Path, size: int, time: int) -> str:
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while block := file.read(2**24):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def settings_fingerprint(vlm: VLM) -> str:
+    """Of what decides the answers beside the weights: configuration, generation, tokenizer, processor, template."""
+    model, processor, tokenizer = vlm.model, vlm.processor, vlm.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = json.loads(backend.to_str()) if backend is not None else sorted(tokenizer.get_vocab().items())
+    if isinstance(words, dict):
+        words = {
+            key: value for key, value in words.items() if key not in ("padding", "truncation")
+        }  # set by each call
+    images = getattr(processor, "image_processor", None)
+    parts = {
+        "config": _lasting(model.config.to_dict()),
+        "generation": _lasting(model.generation_config.to_dict()),
+        "tokenizer": words,
+        "images": _lasting(images.to_dict()) if images is not None else None,
+        "template": getattr(processor, "chat_template", None),
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return FINGERPRINT + xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def _lasting(value: Any) -> Any:
+    """Without what differs from place to place, or is said elsewhere: paths, versions, the dtype."""
+    if isinstance(value, dict):
+        return {str(k): _lasting(v) for k, v in value.items() if k not in FLEETING}
+    return [_lasting(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def partial_fingerprint(text: Any) -> bool:
+    """Whether it was made by a version that looked at a part of the weights only."""
+    return isinstance(text, str) and not text.startswith(FINGERPRINT)
 
 
 class Peak:

@@ -84,6 +84,7 @@ def describe(
             "dtype": str(vlm.model.dtype).removeprefix("torch."),
             "device": vlm.device.type,
             "weights": machine.weights_fingerprint(vlm.model),
+            "settings": machine.settings_fingerprint(vlm),
         },
         "tasks": {
             name: {

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from heal.errors import DataError, ImageError
+from heal.errors import DataError
+from heal.images import open_image
 
 Number = int | float | np.ndarray
 Counts = Mapping[str, float]
@@ -34,13 +35,7 @@ class File:
     path: Path
 
     def load(self) -> Image.Image:
-        try:
-            with Image.open(self.path) as file:
-                return file.convert("RGB")
-        except FileNotFoundError:
-            raise ImageError(f"there is no image {self.path}") from None
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ImageError(f"{self.path} is not a readable image: {error}") from error
+        return open_image(self.path)
 
 
 @dataclass(frozen=True)

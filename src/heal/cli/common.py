@@ -57,7 +57,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def load(model: str, dtype: str, device: str | None) -> VLM:
+def load(model: str, dtype: str, device: str | None, allow_incomplete: bool = False) -> VLM:
     quiet()
     import torch
 
@@ -70,7 +70,7 @@ def load(model: str, dtype: str, device: str | None) -> VLM:
         return vlm
     if model == EMBEDDED:
         return VLM.embedded(dtype=torch_dtype(dtype, torch.float32), device=device)
-    return VLM.load(model, dtype=dtype, device=device)
+    return VLM.load(model, dtype=dtype, device=device, allow_incomplete=allow_incomplete)
 
 
 def quiet() -> None:

@@ -1,0 +1,126 @@
+"""Prompts as chat messages, and chat messages as the text that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from heal.errors import CheckpointError, ImageError, PromptError, first_line
+
+Messages = Sequence[Mapping[str, Any]]
+
+TRIAL = ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},)
+
+
+def is_picture(given: Any) -> bool:
+    return isinstance(given, (str, Path, Image.Image, np.ndarray))
+
+
+def is_chat(prompt: Any) -> bool:
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def paired(images: Any, prompts: Any) -> list[tuple[Any, Any]]:
+    """A list of prompts, each with its images."""
+    if not isinstance(prompts, Sequence):
+        raise PromptError(f"a prompt is a text or chat messages, not {type(prompts).__name__}")
+    if len(prompts) == 0:
+        raise PromptError("there is no prompt")
+    given = [None] * len(prompts) if images is None else images
+    if is_picture(given) or not isinstance(given, Sequence) or len(given) != len(prompts):
+        count = 1 if is_picture(given) else len(given) if isinstance(given, Sequence) else 0
+        raise ImageError(
+            f"{len(prompts)} prompts need a list of as many images (an image, a list of images or None for each), "
+            f"but {count} were given"
+        )
+    return list(zip(given, prompts, strict=True))
+
+
+def as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
+    """Messages with a place for each image."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise PromptError(f"{where} is empty")
+        content = [{"type": "image"}] * images + [{"type": "text", "text": prompt}]
+        return [{"role": "user", "content": content}]
+    if not is_chat(prompt) or not all(_is_message(m) for m in prompt):
+        raise PromptError(
+            f"{where} must be text, or chat messages with a role and a content: a text, or a list of "
+            '{"type": "image"} and {"type": "text", "text": …}'
+        )
+    if not any(m["content"] for m in prompt):
+        raise PromptError(f"{where} is empty")
+    return [dict(m) for m in prompt]
+
+
+def check(messages: list[dict[str, Any]], images: int, image_token: str | None, where: str) -> None:
+    """That there is a place for each image, and that the text is text."""
+    parts = [p for m in messages if not isinstance(m["content"], str) for p in m["content"]]
+    placeholders = sum(part.get("type") == "image" for part in parts)
+    for words in _words(messages):
+        if image_token and image_token in words:
+            raise PromptError(f"{where} writes {image_token} itself: give the image beside the text instead")
+        if "\0" in words:
+            raise PromptError(f"{where} has a NUL character at position {words.index(chr(0))}: remove it")
+        try:
+            words.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"{where} is no valid text: half of a surrogate pair at position {error.start}. Decode it as UTF-8"
+            ) from None
+    if placeholders != images:
+        raise ImageError(f"{where} has places for {placeholders} images, but {images} were given")
+
+
+def render(processor: Any, messages: list[dict[str, Any]], where: str) -> str:
+    """What the model reads. Base models have no chat format: images first, then the text."""
+    from jinja2 import TemplateSyntaxError
+
+    if getattr(processor, "chat_template", None) is None:
+        return _without_template(messages, getattr(processor, "image_token", "<image>"))
+    try:
+        return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise CheckpointError(f"the chat template is broken at line {error.lineno}: {first_line(error)}") from error
+    except Exception as error:  # a template is a program: it may divide by zero
+        raise PromptError(f"{where} is refused by the model's chat template: {first_line(error)}") from error
+
+
+def check_template(processor: Any, name: str) -> None:
+    """That the chat template can write one question about one image."""
+    try:
+        render(processor, [dict(message) for message in TRIAL], "a question about an image")
+    except (CheckpointError, PromptError) as error:
+        raise CheckpointError(f"{name} cannot be asked: {error}. Mend its chat_template.jinja") from error
+
+
+def _without_template(messages: list[dict[str, Any]], token: str) -> str:
+    parts = [p for m in messages for p in ([m["content"]] if isinstance(m["content"], str) else m["content"])]
+    return token * sum(isinstance(p, dict) and p["type"] == "image" for p in parts) + "\n".join(
+        p if isinstance(p, str) else p["text"] for p in parts if isinstance(p, str) or p["type"] == "text"
+    )
+
+
+def _words(messages: list[dict[str, Any]]) -> list[str]:
+    """Every piece of text, and the names of the roles."""
+    contents = [m["content"] for m in messages]
+    parts = [p for c in contents if not isinstance(c, str) for p in c]
+    texts = [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]
+    return texts + [m["role"] for m in messages]
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    if isinstance(content, str):
+        return True
+    return isinstance(content, (list, tuple)) and all(
+        isinstance(part, Mapping)
+        and (part.get("type") == "image" or (part.get("type") == "text" and isinstance(part.get("text"), str)))
+        for part in content
+    )
