@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 
 from heal.bench import yesno
 from heal.bench.images import Named, image_key
-from heal.bench.records import need, read_records
+from heal.bench.records import as_id, need, need_id, need_image, need_text, read_records
 from heal.bench.task import Number, Sample, Task, together
-from heal.errors import ConfigError, DataError
+from heal.errors import ConfigError, DataError, HealWarning
+from heal.strict_json import shortened
 
 Parser = Literal["official", "strict"]
 PARSERS: tuple[str, ...] = get_args(Parser)
@@ -41,7 +43,7 @@ def version(questions: Sequence[Mapping[str, Any]]) -> str:
     """Which of the published versions these questions are: their labels differ under the same ids."""
     if len(questions) == 2910:
         return OLD
-    if any(TYPO in str(q.get("text", "")) for q in questions):
+    if any(TYPO in q["text"] for q in questions if isinstance(q.get("text"), str)):
         return WORDING
     return CURRENT if len(questions) == 3000 else OTHER
 
@@ -60,11 +62,24 @@ def one_version(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return OLD if OLD in alike else alike.pop() if len(alike) == 1 else OTHER
 
 
-def label(question: Mapping[str, Any], where: str) -> str:
-    value = str(need(question, "label", where)).strip().lower()
+def label(question: Mapping[str, Any], where: str, key: str = "label") -> str:
+    value = str(need(question, key, where)).strip().lower()
     if value not in ("yes", "no"):
-        raise DataError(f"{where} has the label {value!r}: it must be yes or no")
+        raise DataError(f"{where} has the {key} {shortened(value, 40)!r}: it must be yes or no")
     return value
+
+
+def one_class(labels: Iterable[str], where: str) -> None:
+    """Warn about questions that all have one answer: whoever always says it is perfect."""
+    found = set(labels)
+    if len(found) == 1:
+        only = found.pop()
+        warnings.warn(
+            f"{where}: every question has the label {only}, so precision and f1 do not exist and a model that always "
+            f"says {only} gets everything right",
+            HealWarning,
+            stacklevel=2,
+        )
 
 
 # ── counting: shared with the miniature world ─────────────────────────────────────────────────────────────
@@ -144,12 +159,12 @@ class Pope(Task):
         for split, (name, questions) in zip(self.splits, self.files.items(), strict=True):
             for number, q in enumerate(questions, 1):
                 where = f"{name}, question {number}"
-                image = str(need(q, "image", where))
+                image = need_image(q, "image", where)
                 found.append(
                     Sample(
-                        f"{split}/{need(q, 'question_id', where)}",
+                        f"{split}/{need_id(q, 'question_id', where)}",
                         image,
-                        str(need(q, "text", where)) + self.suffix,
+                        need_text(q, "text", where) + self.suffix,
                         {"label": label(q, where), "splits": [split]},
                         Named(image, self.data, self.images),
                     )
@@ -210,6 +225,7 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
         (label(q, f"{questions}, question {i}"), read(_text(given[i], f"{answers}, question {i}"), parser))
         for i, q in truths.items()
     ]
+    one_class((truth for truth, _ in pairs), str(questions))
     found = {name: float(value) for name, value in yesno.figures(yesno.confusion(pairs)).items()}
     return found | {"n": len(pairs), "parser": parser, "version": version(asked)}
 
@@ -217,9 +233,9 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
 def _by_id(records: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for number, record in enumerate(records, 1):
-        key = str(need(record, "question_id", f"{path}, record {number}"))
+        key = need_id(record, "question_id", f"{path}, record {number}")
         if key in found:
-            raise DataError(f"{path}: the question_id {key} occurs twice")
+            raise DataError(f"{path}: the question_id {shortened(key)} occurs twice")
         found[key] = record
     return found
 
@@ -229,14 +245,17 @@ def _same_questions(
 ) -> None:
     """Answer files often repeat the question: another text under the same id is another version of POPE."""
     for key, question in truths.items():
-        record, text = given[key], str(question.get("text", "")).strip()
+        record, where = given[key], f"{answers}, question {key}"
+        text = need_text(question, "text", f"question {key}").strip() if "text" in question else ""
+        about = need_image(question, "image", f"question {key}") if "image" in question else None
         asked = next((record[field] for field in ("question", "prompt") if isinstance(record.get(field), str)), None)
-        image = record.get("image")
+        image = None if record.get("image") is None else as_id(record["image"], f"{where}: `image`")
         other = asked is not None and text.lower() not in asked.lower()
-        if other or (image is not None and image_key(image) != image_key(question.get("image"))):
+        if other or (image is not None and about is not None and image_key(image) != image_key(about)):
+            said = shortened(repr(asked or image))
             raise DataError(
-                f"{answers}: question {key} was {asked or image!r}, but the questions say {text!r} about "
-                f"{question.get('image')}. The answers were made with another version of POPE"
+                f"{where} was {said}, but the questions say {shortened(text)!r} about {about}. The answers were made "
+                "with another version of POPE"
             )
 
 
