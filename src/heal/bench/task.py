@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from heal.errors import DataError, ImageError
+from heal.plain import plain
+from heal.strict_json import shortened
 
 Number = int | float | np.ndarray
 Counts = Mapping[str, float]
@@ -98,7 +100,7 @@ class Task(ABC):
 def fingerprint(samples: Iterable[Sample]) -> str:
     digest = hashlib.sha256()
     for s in samples:
-        digest.update(json.dumps([s.id, s.unit, s.prompt, dict(s.truth)], sort_keys=True).encode() + b"\n")
+        digest.update(json.dumps(plain([s.id, s.unit, s.prompt, dict(s.truth)]), sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
@@ -142,7 +144,9 @@ def together(samples: Iterable[Sample], where: str) -> tuple[Sample, ...]:
     seen: set[str] = set()
     for sample in samples:
         if sample.id in seen:
-            raise DataError(f"{where}: the id {sample.id} occurs twice, so answers could not be told apart")
+            raise DataError(
+                f"{where}: the id {shortened(sample.id)} occurs twice, so answers could not be told apart"
+            )
         seen.add(sample.id)
         units.setdefault(sample.unit, {})[sample.id] = sample
     return tuple(sample for unit in units.values() for sample in unit.values())
