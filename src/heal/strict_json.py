@@ -33,8 +33,11 @@ class Refused(ValueError):
     """The text is JSON, but ambiguous or beyond the limits."""
 
 
-def parse(text: str) -> Any:
-    """One JSON value. Raises `Broken` or `Refused`, whose messages say what is wrong."""
+def parse(text: str, surrogates: bool = False) -> Any:
+    """One JSON value. Raises `Broken` or `Refused`, whose messages say what is wrong.
+
+    `surrogates` allows halves of surrogate pairs, which cannot be written as UTF-8.
+    """
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_whole, parse_float=_float
@@ -44,7 +47,7 @@ def parse(text: str) -> Any:
     except RecursionError:
         raise Refused(f"it is nested more than {MAX_DEPTH} levels deep") from None
     _check_depth(value)
-    if _SURROGATE.search(text):
+    if not surrogates and _SURROGATE.search(text):
         _check_strings(value)
     return value
 

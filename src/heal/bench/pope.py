@@ -69,17 +69,16 @@ def label(question: Mapping[str, Any], where: str, key: str = "label") -> str:
     return value
 
 
-def one_class(labels: Iterable[str], where: str) -> None:
-    """Warn about questions that all have one answer: whoever always says it is perfect."""
+def one_class(labels: Iterable[str], where: str) -> list[str]:
+    """A remark on questions that all have one answer, if they do: whoever always says it is perfect."""
     found = set(labels)
-    if len(found) == 1:
-        only = found.pop()
-        warnings.warn(
-            f"{where}: every question has the label {only}, so precision and f1 do not exist and a model that always "
-            f"says {only} gets everything right",
-            HealWarning,
-            stacklevel=2,
-        )
+    if len(found) != 1:
+        return []
+    only = found.pop()
+    text = (
+        f"{where}: every question has the label {only}, so there is no precision and no f1, and always saying {only}"
+    )
+    return [f"{text} would be right"]
 
 
 # ── counting: shared with the miniature world ─────────────────────────────────────────────────────────────
@@ -111,6 +110,16 @@ def split_score(splits: Sequence[str], totals: Mapping[str, Number]) -> dict[str
     if len(splits) > 1:
         found |= {f"{split}/{name}": each[split][name] for split in splits for name in names}
     return found
+
+
+def split_remarks(splits: Sequence[str], samples: Sequence[Sample]) -> list[str]:
+    labels = {split: [s.truth["label"] for s in samples if split in s.truth["splits"]] for split in splits}
+    empty = [
+        f"{split}: no question is asked, so the mean over the splits does not exist"
+        for split in splits
+        if not labels[split]
+    ]
+    return empty + [remark for split in splits for remark in one_class(labels[split], split)]
 
 
 # ── the task ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,6 +183,9 @@ class Pope(Task):
     def samples(self) -> Sequence[Sample]:
         return self._samples
 
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        return split_remarks(self.splits, samples)
+
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         return read(text, self.parser)
 
@@ -225,7 +237,8 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
         (label(q, f"{questions}, question {i}"), read(_text(given[i], f"{answers}, question {i}"), parser))
         for i, q in truths.items()
     ]
-    one_class((truth for truth, _ in pairs), str(questions))
+    for remark in one_class((truth for truth, _ in pairs), str(questions)):
+        warnings.warn(remark, HealWarning, stacklevel=2)
     found = {name: float(value) for name, value in yesno.figures(yesno.confusion(pairs)).items()}
     return found | {"n": len(pairs), "parser": parser, "version": version(asked)}
 

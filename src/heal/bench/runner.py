@@ -49,13 +49,10 @@ def run(
     asked = chosen(by_task, settings.limit)
     samples = with_images(asked, settings.skip_missing)
     left_out = {name: len(asked[name]) - len(own) for name, own in samples.items()}
-    for name, number in left_out.items():
-        if number:
-            warnings.warn(
-                f"{name}: {presence(asked[name]).words()}. {number} of {len(asked[name])} samples are left out",
-                HealWarning,
-                stacklevel=2,
-            )
+    for name, task in by_task.items():
+        lost = f"{presence(asked[name]).words()}. {left_out[name]} of {len(asked[name])} samples are left out"
+        for remark in [lost] * (left_out[name] > 0) + task.remarks(samples[name]):
+            warnings.warn(f"{name}: {remark}", HealWarning, stacklevel=2)
     size = 1 if settings.sampled else settings.batch_size
     every = batches(samples, size, lambda prompt: len(vlm.tokenizer(prompt)["input_ids"]))
     configuration, environment = describe(vlm, by_task, by_method, samples, settings), machine.environment()

@@ -79,6 +79,10 @@ class Task(ABC):
     def samples(self) -> Sequence[Sample]:
         """All of them, always in the same order."""
 
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        """What to beware of if these samples are asked: figures that will not exist, or will say nothing."""
+        return []
+
     @abstractmethod
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         """What one answer says; can be written as JSON."""
