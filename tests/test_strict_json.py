@@ -97,5 +97,7 @@ def test_lone_surrogates_can_be_written() -> None:
 def test_nothing_else_reads_json() -> None:
     """The judge reads its own cache and replies of servers; a trace makes a copy of a value."""
     reading = re.compile(r"\bjson\.loads?\(|\.json\(\)")
-    found = {str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if reading.search(p.read_text(encoding="utf-8"))}
+    found = {
+        str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if reading.search(p.read_text(encoding="utf-8"))
+    }
     assert found - {"bench/judge.py"} == {"strict_json.py", "trace.py"}
