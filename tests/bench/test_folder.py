@@ -83,7 +83,7 @@ def test_records_that_contradict_each_other(path: Path) -> None:
     rewrite(path, [*records, records[2] | {"seconds": 9.0}])
     assert rescore(path).missing == 0  # the same answer again
     rewrite(path, [*records, records[2] | {"text": "another"}])
-    with pytest.raises(RunError, match="plain has two different answers to sample"):
+    with pytest.raises(RunError, match='"plain" has two different answers to sample'):
         rescore(path)
     rewrite(path, records)
     (path / "records-000.jsonl").write_text(json.dumps(records[2] | {"text": None, "error": "E: x"}) + "\n")
@@ -96,7 +96,7 @@ def test_records_that_contradict_each_other(path: Path) -> None:
     [
         ({"task": "chair"}, 'a record of the task "chair"'),
         ({"method": "vcd"}, 'a record of the method "vcd"'),
-        ({"sample": "17"}, 'a record of the sample "17" of mini-pope'),
+        ({"sample": "17"}, 'a record of the sample "17" of "mini-pope'),
         ({"sample": "x" * 10_000}, 'a record of the sample "xxx'),
     ],
 )

@@ -105,8 +105,8 @@ class Folder:
             own = found.get(name, [])
             if len(own) != task["samples"] or fingerprint(own) != task["fingerprint"]:
                 raise RunError(
-                    f"{self.path / SAMPLES} was changed since the run began: the samples of {name} are not those of "
-                    "run.json. Restore the file, or begin a new run"
+                    f"{self.path / SAMPLES} was changed since the run began: the samples of {_short(name)} are "
+                    "not those of run.json. Restore the file, or begin a new run"
                 )
         if odd := [name for name in found if name not in tasks]:
             raise RunError(
@@ -122,8 +122,9 @@ class Folder:
                 first = found.setdefault(record.key, record)
                 if first.answer != record.answer:
                     raise RunError(
-                        f"{path} contradicts itself or another file of records: {record.method} has two different "
-                        f"answers to sample {_short(record.sample)} of {record.task}. Remove one of the two lines"
+                        f"{path} contradicts itself or another file of records: {_short(record.method)} has two "
+                        f"different answers to sample {_short(record.sample)} of {_short(record.task)}. Remove one of "
+                        "the two lines"
                     )
         self._check_known(found)
         return found
@@ -138,7 +139,7 @@ class Folder:
             elif key.method not in methods:
                 what = f"the method {_short(key.method)}"
             elif key.sample not in known[key.task]:
-                what = f"the sample {_short(key.sample)} of {key.task}"
+                what = f"the sample {_short(key.sample)} of {_short(key.task)}"
             else:
                 continue
             raise RunError(

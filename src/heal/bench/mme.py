@@ -19,6 +19,7 @@ from heal.bench.pope import PARSERS, check_choice, check_splits
 from heal.bench.records import image_name, read_text
 from heal.bench.task import File, Number, Picture, Sample, Task, ratio, together
 from heal.errors import DataError
+from heal.strict_json import shortened
 
 HALLUCINATION = ("existence", "count", "position", "color")
 PERCEPTION = (*HALLUCINATION, "posters", "celebrity", "scene", "landmark", "artwork", "OCR")
@@ -155,7 +156,7 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
     found, asked = [], Counter[int]()
     for pair, (number, row) in zip(_pairs(rows, name), enumerate(rows), strict=True):
         image, question, answer = row[:3]
-        truth = {"label": _label(answer, f"{name}, {image}"), "subtask": name, "pair": pair}
+        truth = {"label": _label(answer, f"{name}, {shortened(image)}"), "subtask": name, "pair": pair}
         # 0001.png is another image in every subtask; images of COCO are asked about in several
         unit = image if re.fullmatch(r"\d{12}\.jpg", image) else f"{name}/{image}"
         found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, pictures[number]))
@@ -215,14 +216,14 @@ def _pairs(rows: Sequence[Sequence[str]], name: str) -> Iterable[int]:
         seen[image] = seen.get(image, 0) + 1
     if opened:
         image = next(iter(opened))
-        raise DataError(f"{name}: the image {image} has {seen[image]} questions; MME asks two an image")
+        raise DataError(f"{name}: the image {shortened(image)} has {seen[image]} questions; MME asks two an image")
     return numbers
 
 
 def _label(text: str, where: str) -> str:
     answer = text.strip().lower().rstrip(".")
     if answer not in ("yes", "no"):
-        raise DataError(f"{where}: the truth is {text[:40]!r}; it must be Yes or No")
+        raise DataError(f"{where}: the truth is {shortened(text)!r}; it must be Yes or No")
     return answer
 
 
@@ -244,7 +245,7 @@ def score_files(folder: Path, parser: str = "official") -> dict[str, Any]:
         rows = table(folder / f"{name}.txt", 4)
         _twice(rows, folder / f"{name}.txt")
         truths = [
-            {"label": _label(row[2], f"{name}.txt, {row[0]}"), "subtask": name, "pair": pair}
+            {"label": _label(row[2], f"{name}.txt, {shortened(row[0])}"), "subtask": name, "pair": pair}
             for row, pair in zip(rows, _pairs(rows, f"{name}.txt"), strict=True)
         ]
         totals |= pair_counts([name], truths, [read(row[3].strip("\r"), parser) for row in rows])
@@ -258,5 +259,5 @@ def _twice(rows: Sequence[Sequence[str]], path: Path) -> None:
     seen: set[tuple[str, str]] = set()
     for row in rows:
         if (row[0], row[1]) in seen:
-            raise DataError(f"{path}: the question {row[1][:80]!r} about {row[0][:80]} occurs twice")
+            raise DataError(f"{path}: the question {shortened(row[1])!r} about {shortened(row[0])} occurs twice")
         seen.add((row[0], row[1]))

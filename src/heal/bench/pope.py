@@ -205,7 +205,7 @@ def question_file(data: Path, variant: str, split: str) -> Path:
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name} cannot be {value!r}: choose one of {', '.join(choices)}")
+        raise ConfigError(f"{name} cannot be {shortened(value)!r}: choose one of {', '.join(choices)}")
 
 
 def check_splits(splits: Sequence[str], known: Sequence[str]) -> None:

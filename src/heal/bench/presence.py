@@ -54,7 +54,7 @@ def with_images(samples: Mapping[str, Sequence[Sample]], skip_missing: bool = Fa
         if seen.missing and not (skip_missing and seen.there):
             skip = ", or go on without them (--skip-missing; in Python: skip_missing=True)" if seen.there else ""
             raise DataError(
-                f"{name}: {seen.words()}. Put them there, name their folder with the option images={skip}"
+                f"{name}: {seen.words()}. Put them there, or give their folder with the option images={skip}"
             )
         found[name] = tuple(s for s in own if lost(s.picture) is None) if seen.missing else tuple(own)
     return found

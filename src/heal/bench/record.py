@@ -80,7 +80,8 @@ class Record:
             raise strict_json.Refused(f"it has `{strict_json.shortened(min(odd))}`, which no record has")
         if (values["text"] is None) == (values["error"] is None):
             raise strict_json.Refused("it must have either a text or an error")
-        return cls(**values)
+        times = {name: float(values[name]) for name in ("seconds", "first_token_seconds")}
+        return cls(**values | times)
 
 
 def _count(value: Any) -> bool:

@@ -115,7 +115,8 @@ def summarise(
     methods = list(configuration["methods"])
     if against is not None:
         if against not in methods:
-            raise RunError(f"the run in {folder.path} has no method {against!r}: choose from {', '.join(methods)}")
+            known = shortened(", ".join(methods), 1000)
+            raise RunError(f"the run in {folder.path} has no method {against!r}: choose from {known}")
         methods = [against, *(name for name in methods if name != against)]
     rows: list[Row] = []
     for name, description in configuration["tasks"].items():
@@ -127,8 +128,8 @@ def summarise(
             if given is not None:
                 raise  # a mistake in the caller's own task
             raise RunError(
-                f"the samples in {folder.path} do not fit the task {name} that its run.json names "
-                f"({type(error).__name__}: {error}): it is damaged, or was made by another version of heal"
+                f"the samples in {folder.path} do not fit the task {shortened(name)} that its run.json names "
+                f"({type(error).__name__}: {shortened(str(error))}): it is damaged, or of another version of heal"
             ) from error
         rows += [replace(row, left_out=description.get("left_out", 0)) for row in found]
     return Summary(folder.path, tuple(rows))

@@ -74,12 +74,15 @@ class Equilibrium:
         try:
             record = strict_json.read(Path(path), ConfigError)
             logits = np.array([[np.nan if x is None else x for x in row] for row in record["logits"]], np.float32)
-            found = cls(float(record["mean"]), logits, np.array(record["counts"], np.int64), record["source"])
+            counts, source = np.array(record["counts"], np.int64), record["source"]
+            if logits.ndim != 2 or counts.shape != logits.shape or not isinstance(source, dict):
+                raise TypeError("its parts do not fit together")
+            found = cls(float(record["mean"]), logits, counts, source)
         except ConfigError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(f"{path} is not an equilibrium that `heal calibrate` made: {error}") from error
-        if logits.ndim != 2 or found.counts.shape != logits.shape or not 0 < found.mean < 1:
+        if np.isinf(logits).any() or (counts < 0).any() or not 0 < found.mean < 1:
             raise ConfigError(f"{path} is a damaged equilibrium: its parts do not fit together")
         return found
 
