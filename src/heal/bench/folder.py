@@ -123,8 +123,8 @@ class Folder:
                 if first.answer != record.answer:
                     raise RunError(
                         f"{path} contradicts itself or another file of records: {_short(record.method)} has two "
-                        f"different answers to sample {_short(record.sample)} of {_short(record.task)}. Remove one of "
-                        "the two lines"
+                        f"different answers to sample {_short(record.sample)} of {_short(record.task)}. Remove one "
+                        "of the two lines"
                     )
         self._check_known(found)
         return found
