@@ -53,7 +53,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
         (tmp_path / "folder", "it is a folder"),
         (tmp_path / "pipe", "it is a pipe or a device"),
         ("/dev/full", "it is a pipe or a device"),
-        (target / "below", "Not a directory|File exists"),
+        (target / "below", "target is not a folder"),
         ("/proc/nowhere/file", "No such file|not permitted|denied"),
         (tmp_path / ("x" * 300), "File name too long"),
         (tmp_path / "a\0b", "null"),

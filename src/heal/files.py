@@ -25,6 +25,8 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     # half a surrogate pair, as in the name of an odd file, is written as \\udc80
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
+        if os.path.lexists(path.parent) and not path.parent.is_dir():
+            raise FileError(path, f"{path.parent} is not a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = replaceable(path)
         part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{PART}")

@@ -17,7 +17,7 @@ from PIL import Image
 from heal.bench.record import Appender, Key, Record, read
 from heal.bench.stored import FORMAT, read_description, read_samples
 from heal.bench.task import Sample, fingerprint
-from heal.errors import HealWarning, ImageError, RunError
+from heal.errors import FileError, HealWarning, ImageError, RunError
 from heal.files import PART, write_whole
 from heal.plain import plain
 from heal.strict_json import shortened
@@ -176,6 +176,8 @@ class Folder:
     def locked(self) -> Iterator[None]:
         """Made if need be, and kept from a second run. The system lifts the lock however the process ends."""
         with _using(self.path):
+            if os.path.lexists(self.path) and not self.path.is_dir():
+                raise FileError(self.path, "it is not a folder")
             self.path.mkdir(parents=True, exist_ok=True)
         if sys.platform == "win32":
             yield
