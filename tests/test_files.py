@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from heal.errors import FileError, HealError
 from heal.files import write_whole
 
 
@@ -27,3 +28,43 @@ def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, failing):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_mode_of_a_file_is_kept(tmp_path):
+    path = write_whole(tmp_path / "file", "old")
+    before = os.umask(0)
+    os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~before
+    for mode in (0o600, 0o640, 0o604):
+        path.chmod(mode)
+        write_whole(path, "new")
+        assert path.stat().st_mode & 0o777 == mode
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    target = write_whole(tmp_path / "target", "precious")
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for place, reason in (
+        (tmp_path / "link", "it is a symbolic link: remove it"),
+        (tmp_path / "dangling", "it is a symbolic link: remove it"),
+        (tmp_path / "folder", "it is a folder"),
+        (tmp_path / "pipe", "it is a pipe or a device"),
+        ("/dev/full", "it is a pipe or a device"),
+        (target / "below", "target is not a folder"),
+        ("/proc/nowhere/file", "No such file|not permitted|denied"),
+        (tmp_path / ("x" * 300), "File name too long"),
+        (tmp_path / "a\0b", "null"),
+    ):
+        with pytest.raises(FileError, match=f"cannot be written: .*({reason})") as raised:
+            write_whole(place, "new")
+        assert isinstance(raised.value, HealError)
+        assert isinstance(raised.value, OSError)
+    assert target.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "folder", "link", "pipe", "target"]
+
+
+def test_long_names_and_odd_characters(tmp_path):
+    assert write_whole(tmp_path / ("é" * 120), "a\udc80 猫").read_bytes() == "a\\udc80 猫".encode()

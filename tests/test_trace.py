@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from heal.errors import HealError, TraceError
@@ -87,6 +88,9 @@ def test_a_trace_does_not_change() -> None:
         ({"token_ids": np.zeros(2, np.int64)}, r"token_ids must be .* \[3\], got int64 \[2\]"),
         ({"tokens": ("a", "b")}, "one string a step: 3 steps, 2 tokens"),
         ({"config": {"device": object()}}, "config must be made of what JSON can hold"),
+        ({"tokens": "abc"}, "tokens must be a tuple of strings"),
+        ({"tokens": 3}, "tokens must be a tuple of strings"),
+        ({"seed": True}, "seed an integer"),
         ({"config": [1, 2]}, "config must be a dict"),
         ({"text": None}, "text must be a string"),
         ({"versions": {"heal": 1}}, "versions must be strings"),
@@ -284,3 +288,33 @@ def test_dataframe_names_the_types() -> None:
     assert make(1, 1, 6, types=types).to_dataframe()["type"].tolist() == names
     with pytest.raises(TraceError, match=r"no HeadType: \[9\]"):
         make(1, 1, 1, types=np.full((1, 1, 1), 9, np.uint8)).to_dataframe()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"record": "[" * 50_000}, "damaged trace: it is nested more than 64 levels"),
+        ({"record": '{"tokens": [], "tokens": []}'}, "damaged trace: the key 'tokens' occurs twice"),
+        ({"record": "9" * 5000}, "damaged trace: it has a number of 5000 digits"),
+        ({"record": "[]"}, "damaged trace"),
+        ({"heal_trace": "9" * 5000}, "not a trace"),
+    ],
+)
+def test_a_forged_record_is_refused(tmp_path: Path, change: dict[str, str], complaint: str) -> None:
+    make().save(tmp_path / "good")
+    with safe_open(tmp_path / "good", framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    save_file(arrays, tmp_path / "forged", metadata=metadata | change)
+    with pytest.raises(TraceError, match=complaint):
+        Trace.load(tmp_path / "forged")
+    for place in (tmp_path, tmp_path / ("x" * 5000)):
+        with pytest.raises(TraceError, match="no trace at"):
+            Trace.load(place)
+
+
+def test_a_config_that_json_lacks_can_be_loaded_again(tmp_path: Path) -> None:
+    trace = make(config={"a": float("nan"), "b": float("inf")})
+    trace.save(tmp_path / "t")
+    assert Trace.load(tmp_path / "t") == trace
+    assert trace.config == {"a": None, "b": "inf"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Collection, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from heal import strict_json
 from heal.errors import CheckpointError, HealWarning, ModelError, first_line, shortened
 
 SHOWN = 3
@@ -128,7 +128,7 @@ def check_beside(folder: Path) -> None:
     if not generation.is_file():
         return
     try:
-        found = json.loads(generation.read_text(encoding="utf-8"))
+        found = strict_json.parse(generation.read_text(encoding="utf-8"))
         tokens = found.get("eos_token_id")
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{generation} cannot be read: {first_line(error)}") from error

@@ -59,6 +59,14 @@ class RunError(HealError):
     """A run folder cannot be used: it exists, belongs to another configuration, is broken, or the disk is full."""
 
 
+class FileError(HealError, OSError):
+    """A file cannot be written: the path is a folder or a symbolic link, the disk is full, it is not allowed …"""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path} cannot be written: {reason}")
+        self.strerror = reason
+
+
 class HealWarning(UserWarning):
     """Something is probably not what you want: for example, a run in which nothing was changed."""
 

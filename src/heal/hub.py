@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any
 
+from heal import strict_json
 from heal.errors import CheckpointError, first_line, shortened
 
 PATIENCE = 3.0
@@ -95,7 +95,7 @@ def cached(name: str, revision: str | None = None) -> bool:
     if not any((folder / file).is_file() for file in ("processor_config.json", "preprocessor_config.json")):
         return False
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        index = strict_json.parse((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
         return all((folder / file).is_file() for file in set(index["weight_map"].values()))
     except FileNotFoundError:
         return (folder / "model.safetensors").is_file()

@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float32, Int64, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from heal.errors import TraceError
+from heal import strict_json
+from heal.errors import TraceError, shortened
 from heal.files import write_whole
+from heal.plain import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,12 +67,14 @@ class Trace:
         for name, dtype in _DTYPES.items():
             expected = shape[:1] if name in _PER_STEP else shape
             object.__setattr__(self, name, _checked(name, getattr(self, name), dtype, expected))
-        if len(self.tokens) != shape[0] or not all(isinstance(token, str) for token in self.tokens):
+        if not isinstance(self.tokens, (list, tuple)) or not all(isinstance(token, str) for token in self.tokens):
+            raise TraceError("tokens must be a tuple of strings, one for each step")
+        if len(self.tokens) != shape[0]:
             raise TraceError(f"tokens must be one string a step: {shape[0]} steps, {len(self.tokens)} tokens")
         object.__setattr__(self, "tokens", tuple(self.tokens))
         for name in ("config", "versions"):
             object.__setattr__(self, name, _plain(name, getattr(self, name)))
-        if not isinstance(self.text, str) or not isinstance(self.seed, int):
+        if not isinstance(self.text, str) or not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise TraceError(f"text must be a string and seed an integer, got {self.text!r}, {self.seed!r}")
         if not all(isinstance(version, str) for version in self.versions.values()):
             raise TraceError(f"versions must be strings by package name, got {self.versions}")
@@ -117,17 +121,20 @@ class Trace:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         path = Path(path)
-        if not path.is_file():
-            raise TraceError(f"no trace at {path}: there is no such file")
+        if not os.path.isfile(path):
+            raise TraceError(f"no trace at {shortened(str(path), 200)}: there is no such file")
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 _check_format(path, metadata)
                 arrays = {name: file.get_tensor(name) for name in _DTYPES}
-        except SafetensorError as error:
+        except TraceError:
+            raise
+        # safetensors refuses in several ways: a type that numpy lacks, a header cut off, no permission
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise TraceError(f"{path} is not a trace, or is damaged: {error}") from error
         try:
-            record = json.loads(metadata["record"])
+            record = strict_json.parse(metadata["record"], surrogates=True)  # a token may be a part of an emoji
             return cls(**arrays, **{name: record[name] for name in _RECORD})
         except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"{path} is a damaged trace: {error}") from error
@@ -181,12 +188,12 @@ def _checked(name: str, array: object, dtype: str, shape: tuple[int, ...]) -> np
 def _plain(name: str, value: object) -> dict[str, Any]:
     """What JSON would give back, so that a loaded trace equals the saved one (tuples become lists)."""
     try:
-        plain = json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
+        found = json.loads(json.dumps(plain(value)))
+    except (TypeError, ValueError, RecursionError) as error:
         raise TraceError(f"{name} must be made of what JSON can hold: {error}") from error
-    if not isinstance(plain, dict):
+    if not isinstance(found, dict):
         raise TraceError(f"{name} must be a dict, got {type(value).__name__}")
-    return plain
+    return found
 
 
 def _canonical(value: object) -> str:
@@ -195,7 +202,7 @@ def _canonical(value: object) -> str:
 
 def _check_format(path: Path, metadata: dict[str, str]) -> None:
     version = metadata.get("heal_trace", "")
-    if not version.isdecimal():
+    if not (version.isdecimal() and len(version) < 10):
         raise TraceError(f"{path} is a safetensors file, but not a trace")
     if int(version) > FORMAT:
         raise TraceError(f"{path} has trace format {version}, newer than {FORMAT}: update heal to read it")

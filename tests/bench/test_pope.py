@@ -119,7 +119,7 @@ def test_only_no_is_defined(write) -> None:
         ("", "a.jsonl is empty"),
         ("[]", "has no records"),
         ('{"question_id": 1, "text": "yes"}\n{"question_id": 2, "te', "line 2.*probably cut off"),
-        ('{"question_id": 1,\n{"question_id": 2, "text": "no"}\n', r"line 1: [^I]*$"),
+        ('{"question_id": 1,\n{"question_id": 2, "text": "no"}\n', r"line 1 is not JSON: [^I]*$"),
         ("[1, 2]", "record 1 is not an object"),
         (b"\xff\xfe", "not a text file"),
         (

@@ -251,7 +251,7 @@ def test_folders_that_cannot_be_used(vlm: VLM, whole: Path, tmp_path: Path) -> N
     with pytest.raises(RunError, match=r"is not a run: it has thesis.tex and no run.json"):
         again(vlm, tmp_path / "other", resume=True)
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot be written: File exists"):
+    with pytest.raises(RunError, match="file cannot be written: it is not a folder"):
         again(vlm, tmp_path / "file")
     with Folder(whole).locked(), pytest.raises(RunError, match="another process is at work"):
         again(vlm, whole, resume=True)

@@ -75,7 +75,7 @@ def test_any_method_may_be_what_others_are_compared_with(done: tuple[Path, Resul
     assert [row["method"] for row in (healed, plain, measured)] == [HEALED, "plain", "heal:calibrate=false"]
     assert healed["differences"] is None
     for name, there in before[1]["differences"].items():
-        assert plain["differences"][name]["value"] == pytest.approx(-there["value"])
+        assert plain["differences"][name]["value"] == pytest.approx(there["value"] and -there["value"])
     assert plain["changed"] == before[1]["changed"]
     assert json.loads((path / "scores.json").read_text())["rows"] == before  # as it was
     result = CliRunner().invoke(application.app, ["score", str(path), "--against", "vcd"])

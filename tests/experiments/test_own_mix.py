@@ -21,7 +21,7 @@ def test_labelled_pictures_are_read_relative_to_their_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no pictures"),
+        ("", "is empty"),
         ('{"image": "a.png"}\n', "line 1"),
         ('{"image": "a.png", "objects": ["x"]}\n{"image": "b.pn', "line 2"),
         ('{"image": "a.png", "objects": "dog"}\n', "list of names"),

@@ -8,11 +8,12 @@ from PIL import Image
 from heal import VLM
 from heal.analysis.taxonomy import HeadType
 from heal.bench.bootstrap import Interval
+from heal.errors import ConfigError
 from heal.experiments.comparison import Line
 from heal.plots import head_map, mix_over_tokens, save
 from heal.plots.cost import Point, panels, quality_against_cost
 from heal.plots.heads import COLOURS
-from heal.plots.mix import WRONG, Marked
+from heal.plots.mix import WRONG, Marked, as_marked
 from heal.plots.trade import curves, trade_off
 
 
@@ -102,3 +103,26 @@ def test_the_settings_of_a_method_are_one_line():
     (axes,) = trade_off(found).axes
     assert {line.get_label(): list(line.get_ydata()) for line in axes.lines}["vcd"] == [30.0, 25.0]
     assert axes.yaxis_inverted()
+
+
+def test_a_trace_alone_is_an_answer_without_marks(trace):
+    alone, marked = mix_over_tokens({"a": trace}), mix_over_tokens({"a": Marked(trace)})
+    lines = [figure.axes[0].lines[0].get_ydata() for figure in (alone, marked)]
+    np.testing.assert_array_equal(*lines)
+
+
+def test_arguments_of_another_shape_are_explained(trace):
+    for wrong, message in (
+        (trace, "needs {name: trace"),
+        ({}, "with one or more"),
+        ({"a": [trace]}, "the answer 'a' must be a Trace or Marked.*, not list"),
+        ({"a": Marked(trace, (-1,))}, "a mark at a step below 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            as_marked(wrong)
+    with pytest.raises(ConfigError, match=r"no HeadType: .77"):
+        head_map(np.array([[2, 77]], np.uint8))
+    with pytest.raises(ConfigError, match="no heads to draw"):
+        head_map(np.zeros((0, 3), np.uint8))
+    with pytest.raises(ConfigError, match="no figure to draw"):
+        quality_against_cost({})

@@ -146,6 +146,8 @@ def test_a_program_may_end_in_the_middle_of_a_stream() -> None:
         f"stream = vlm.stream(picture, 'describe', max_new_tokens={LONG}, eos_token_id={NEVER})\n"
         "print(repr(next(iter(stream))))\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

@@ -60,9 +60,11 @@ class Work:
 
         with self.folder.appender(shard) as file:
             report(share[0].task if share else "")
+            told = _tell(there.values(), " in an earlier part of this run; failed samples are not tried again")
             for batch in share:
                 for made in self._batch(batch, there):
                     file.add(made)
+                    told = told or _tell(made, "")
                     done, failed = done + len(made), failed + _failures(made)
                     report(batch.task)
 
@@ -138,6 +140,15 @@ class Work:
 
 def _failures(records: Iterable[Record]) -> int:
     return sum(record.error is not None for record in records)
+
+
+def _tell(records: Iterable[Record], when: str) -> bool:
+    """Show the first failure at once: a run may take hours, and its cause is often the same for all samples."""
+    first = next((record for record in records if record.error is not None), None)
+    if first is not None:
+        text = f"{first.task}, sample {first.sample} with {first.method} failed{when}: {first.error}"
+        warnings.warn(text, HealWarning, stacklevel=2)
+    return first is not None
 
 
 def _picture(sample: Sample) -> Image.Image | ImageError:

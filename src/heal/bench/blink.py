@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from heal.bench import yesno
 from heal.bench.images import Named
 from heal.bench.pope import label
-from heal.bench.records import need, read_records
+from heal.bench.records import Once, kind, need, need_id, need_image, need_text, read_records
 from heal.bench.task import Number, Sample, Task, ratio, together
 from heal.errors import DataError
 
@@ -48,25 +48,24 @@ class BlinkTwice(Task):
     def _samples(self) -> tuple[Sample, ...]:
         folder = self.data / "blink_twice" if (self.data / "blink_twice").is_dir() else self.data
         records = read_records(folder / MANIFEST, SOURCE)
-        asked = Counter(str(q.get("image")) for q in records)
-        joined = Counter(str(q.get("group")) for q in records)
-        found, numbers = [], dict[str, int]()
-        for line, q in enumerate(records, 1):
+        lines = [_line(q, f"{MANIFEST}, line {number}") for number, q in enumerate(records, 1)]
+        _check(lines)
+        asked, joined = Counter(image for _, image, _ in lines), Counter(group for group, _, _ in lines)
+        found, numbers, once = [], dict[str, int](), Once(MANIFEST)
+        for line, (q, (group, image, twin)) in enumerate(zip(records, lines, strict=True), 1):
             where = f"{MANIFEST}, line {line}"
-            group, image, twin = str(need(q, "group", where)), str(need(q, "image", where)), need(q, "twin", where)
-            if not isinstance(twin, bool):
-                raise DataError(f"{where}: `twin` must be true or false, not {twin!r}")
+            question, answer = need_text(q, "question", where), label(q, where, "answer")
+            once.check((image, question), f"the question {question!r} about {image}", line)
             number = numbers[image] = numbers.get(image, -1) + 1
             truth = {
-                "label": label({"label": need(q, "answer", where)}, where),
+                "label": answer,
                 "image": image,
                 "twin": twin,
                 "of_image": asked[image],
                 "of_group": joined[group],
             }
-            name = str(q.get("id", f"{image}/{number}"))
-            prompt = str(need(q, "question", where)) + self.suffix
-            found.append(Sample(name, group, prompt, truth, Named(image, folder, self.images)))
+            name = need_id(q, "id", where) if "id" in q else f"{image}/{number}"
+            found.append(Sample(name, group, question + self.suffix, truth, Named(image, folder, self.images)))
         return together(found, "BLINK-Twice")
 
     def samples(self) -> Sequence[Sample]:
@@ -77,7 +76,8 @@ class BlinkTwice(Task):
         return {"answer": answer, "unparsable": answer is None}
 
     def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """A unit is a group; only one with a twin counts as such. Unanswered questions are not right."""
+        """A unit is a group; only one with a twin counts as such. Images and groups with an unanswered question are
+        left out: whether all their answers are right is unknown."""
         found = dict.fromkeys(COUNTS, 0.0)
         images: dict[str, list[bool]] = {}
         sizes: dict[str, int] = {}
@@ -89,11 +89,11 @@ class BlinkTwice(Task):
             found["unparsable"] += bool(parse["unparsable"])
             images.setdefault(truth["image"], []).append(right)
             sizes[truth["image"]] = truth["of_image"]
-        good = [len(rights) == sizes[image] and all(rights) for image, rights in images.items()]
+        good = [all(rights) for image, rights in images.items() if len(rights) == sizes[image]]
         found["images"], found["images_right"] = float(len(good)), float(sum(good))
-        if {bool(s.truth["twin"]) for s in samples} == {True, False}:
-            found["groups"] = 1.0
-            found["groups_right"] = float(all(good) and len(samples) == samples[0].truth["of_group"])
+        whole = bool(samples) and len(samples) == samples[0].truth["of_group"]
+        if whole and {bool(s.truth["twin"]) for s in samples} == {True, False}:
+            found["groups"], found["groups_right"] = 1.0, float(all(good))
         return found
 
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
@@ -106,3 +106,20 @@ class BlinkTwice(Task):
             "g_acc": ratio(t["groups_right"], t["groups"], 100),
             "unparsable": t["unparsable"],
         }
+
+
+def _line(q: Mapping[str, Any], where: str) -> tuple[str, str, bool]:
+    """Group, image and whether it is the twin."""
+    twin = need(q, "twin", where)
+    if not isinstance(twin, bool):
+        raise DataError(f"{where}: `twin` must be true or false, not {kind(twin)}")
+    return need_id(q, "group", where), need_image(q, "image", where), twin
+
+
+def _check(lines: Sequence[tuple[str, str, bool]]) -> None:
+    """An image is in one group, and is the twin or is not."""
+    seen: dict[str, tuple[str, bool]] = {}
+    for number, (group, image, twin) in enumerate(lines, 1):
+        if seen.setdefault(image, (group, twin)) != (group, twin):
+            now, before = (f"group {g}, twin {str(t).lower()}" for g, t in ((group, twin), seen[image]))
+            raise DataError(f"{MANIFEST}, line {number}: {image} is in {now}, but before it was in {before}")

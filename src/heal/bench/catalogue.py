@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from heal.bench.task import Task
-from heal.errors import ConfigError
+from heal.errors import ConfigError, shortened
 
 _PLACES = {
     "mini-pope": ("heal.bench.miniature", "MiniPope"),
@@ -76,6 +76,37 @@ def _value(where: str, kind: Any, value: Any) -> Any:
     if kind is str:
         return value
     return tuple(value.split("+")) if str(kind).startswith("tuple") else Path(value)
+
+
+def again(name: str, options: Mapping[str, Any]) -> Task:
+    """A benchmark from what `options_of` gave, with every type checked. Its data need not be there."""
+    kind = tasks()[name]
+    known, hints = {f.name: f for f in fields(kind)}, get_type_hints(kind)  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for option, value in options.items():
+        if option not in known:
+            raise ConfigError(f"{name} has no option {shortened(option)!r}")
+        values[option] = _stored(f"{name}:{option}", hints[option], value)
+    if missing := [option for option, f in known.items() if f.default is MISSING and option not in values]:
+        raise ConfigError(f"{name} needs the option {missing[0]}")
+    return kind(**values)
+
+
+def _stored(where: str, hint: Any, value: Any) -> Any:
+    """The option's own type, from a value of JSON."""
+    if hint in (int, bool, str):
+        if type(value) is not hint:
+            raise ConfigError(f"{where} must be a {hint.__name__}, not {shortened(repr(value), 40)}")
+        return value
+    if str(hint).startswith("tuple"):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"{where} must be a list of texts, not {shortened(repr(value), 40)}")
+        return tuple(value)
+    if value is None and hint is not Path:
+        return None
+    if not isinstance(value, str):
+        raise ConfigError(f"{where} must be a path, not {shortened(repr(value), 40)}")
+    return Path(value)
 
 
 def options_of(task: Task) -> Mapping[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +14,20 @@ import numpy as np
 from heal.bench import nltk_lemmas, synonyms
 from heal.bench.images import Named, image_key
 from heal.bench.pope import check_choice
-from heal.bench.records import need, read_json, read_records
+from heal.bench.records import (
+    as_id,
+    image_name,
+    need,
+    need_id,
+    need_list,
+    need_text,
+    read_json,
+    read_object,
+    read_records,
+)
 from heal.bench.synonyms import LEMMATIZERS, Synonyms
 from heal.bench.task import Number, Sample, Task, ratio, together
-from heal.errors import ConfigError, DataError
+from heal.errors import ConfigError, DataError, shortened
 
 PROMPT = "Please describe this image in detail."
 COUNTS = ("captions", "hallucinated", "mentions", "wrong", "distinct", "hits", "truths", "words", "silent")
@@ -74,11 +83,12 @@ def chair_figures(totals: Mapping[str, Number]) -> dict[str, Number]:
 def read_objects(path: Path) -> dict[str, list[str]]:
     """{image id: [category, …]}"""
     record = read_json(path, SOURCE)
-    if not isinstance(record, dict) or not all(isinstance(v, list) for v in record.values()):
+    lists = isinstance(record, dict) and all(isinstance(names, list) for names in record.values())
+    if not lists or not all(isinstance(name, str) for names in record.values() for name in names):
         raise DataError(f"{path} must be a JSON object {{image id: [category, …]}}")
     if not record:
         raise DataError(f"{path} has no images")
-    found = {image_key(key): [str(name) for name in names] for key, names in record.items()}
+    found = {image_key(as_id(key, f"{path}: an image id")): names for key, names in record.items()}
     if len(found) < len(record):
         raise DataError(f"{path}: two keys mean the same image")
     return found
@@ -87,34 +97,58 @@ def read_objects(path: Path) -> dict[str, list[str]]:
 def truth_of(key: str, objects: Mapping[str, list[str]], table: Synonyms, where: str) -> list[str]:
     """The categories of one image in the names of the table. An unknown image is an error, never an empty truth."""
     if key not in objects:
-        raise DataError(f"{where} has no ground truth for the image {key}")
+        raise DataError(f"{where} has no ground truth for the image {shortened(key)}")
     unknown = [name for name in objects[key] if name.lower() not in table.category]
     if unknown:
-        raise DataError(f"{where}: the category {unknown[0]!r} of image {key} is not in the table of synonyms")
+        raise DataError(
+            f"{where}: the category {shortened(unknown[0])!r} of image {key} is not in the table of synonyms"
+        )
     return sorted({table.category[name.lower()] for name in objects[key]})
 
 
 def objects_from_annotations(folder: Path, table: Synonyms, split: str = "val2014") -> dict[str, list[str]]:
     """Instance categories, and the objects named in the five reference captions."""
-    instances = read_json(folder / f"instances_{split}.json", SOURCE)
-    captions = read_json(folder / f"captions_{split}.json", SOURCE)
-    where, captioned = f"instances_{split}.json", f"captions_{split}.json"
-    names = {need(c, "id", where): str(need(c, "name", where)) for c in need(instances, "categories", where)}
-    for name in names.values():
+    things, words = folder / f"instances_{split}.json", folder / f"captions_{split}.json"
+    instances, captions = read_object(things, SOURCE), read_object(words, SOURCE)
+    names: dict[str, str] = {}
+    for where, category in _numbered(instances, "categories", things):
+        key, name = need_id(category, "id", where), need_text(category, "name", where)
         if name not in table.category:
-            raise DataError(f"the category {name!r} of the annotations is not in the table of synonyms")
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for image in need(captions, "images", captioned):
-        found[image_key(need(image, "id", captioned))] = set()
-    for note in need(instances, "annotations", where):
-        kind = need(note, "category_id", where)
+            raise DataError(f"{where}: the category {shortened(name)!r} is not in the table of synonyms")
+        if names.setdefault(key, table.category[name]) != table.category[name]:
+            raise DataError(f"{where}: two categories have the id {key}")
+    found: dict[str, set[str]] = {}
+    for where, image in _numbered(captions, "images", words):
+        found[image_key(need_id(image, "id", where))] = set()
+    for where, note in _numbered(instances, "annotations", things):
+        kind = need_id(note, "category_id", where)
         if kind not in names:
-            raise DataError(f"{where}: an annotation has the category {kind!r}, which is not among the categories")
-        found[image_key(need(note, "image_id", where))].add(table.category[names[kind]])
-    for note in need(captions, "annotations", captioned):
-        words = table.words(str(need(note, "caption", captioned)))
-        found[image_key(need(note, "image_id", captioned))].update(table.mentions(words))
+            raise DataError(f"{where}: no category has the id {shortened(kind)}")
+        _of_image(found, note, where, words).add(names[kind])
+    for where, note in _numbered(captions, "annotations", words):
+        text = need(note, "caption", where)
+        if not isinstance(text, str):
+            raise DataError(f"{where}: the caption is not a text")
+        _of_image(found, note, where, words).update(table.mentions(table.words(text)))
     return {key: sorted(value) for key, value in found.items()}
+
+
+def _numbered(record: Mapping[str, Any], key: str, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of a list, each with where it stands."""
+    for number, item in enumerate(need_list(record, key, str(path)), 1):
+        where = f"{path}, {key} {number}"
+        if not isinstance(item, dict):
+            raise DataError(f"{where} is not an object")
+        yield where, item
+
+
+def _of_image(found: Mapping[str, set[str]], note: Mapping[str, Any], where: str, captions: Path) -> set[str]:
+    key = image_key(need_id(note, "image_id", where))
+    if key not in found:
+        raise DataError(
+            f"{where}: {captions.name} does not list the image {shortened(key)}: take both from one split"
+        )
+    return found[key]
 
 
 # ── the task ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,10 +211,10 @@ class Chair(Task):
     def ids(self) -> list[str]:
         path = self.folder / "image_ids.json"
         if path.is_file():
-            found = read_json(path)
-            if not isinstance(found, list) or not found or not all(isinstance(key, int | str) for key in found):
-                raise DataError(f"{path} must be a list of image ids")
-            return [image_key(key) for key in found]
+            listed = read_json(path)
+            if not isinstance(listed, list) or not listed:
+                raise DataError(f"{path} must be a JSON list of image ids: [42, 73, …]")
+            return [image_key(as_id(value, f"{path}: id {number}")) for number, value in enumerate(listed, 1)]
         known = sorted(self.objects, key=lambda key: (len(key), key))
         rng = np.random.default_rng(self.seed)
         return [known[i] for i in sorted(rng.permutation(len(known))[: self.number])]
@@ -190,7 +224,8 @@ class Chair(Task):
         found = []
         for key in self.ids():
             truth = truth_of(key, self.objects, self.synonyms, str(self.folder))
-            stem = f"{int(key):012d}.jpg" if key.isdigit() else key
+            number = key.isascii() and key.isdigit()
+            stem = f"{int(key):012d}.jpg" if number else image_name(key, f"{self.folder}: an image id")
             picture = Named(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
             found.append(Sample(key, key, PROMPT, {"objects": truth}, picture))
         return together(found, "CHAIR")
@@ -223,9 +258,9 @@ def score_files(
     parses: dict[str, dict[str, Any]] = {}
     for number, record in enumerate(read_records(captions), 1):
         where = f"{captions}, record {number}"
-        key, text = image_key(need(record, "image_id", where)), need(record, "caption", where)
+        key, text = image_key(need_id(record, "image_id", where)), need(record, "caption", where)
         if key in parses:
-            raise DataError(f"{captions}: the image {key} has two captions")
+            raise DataError(f"{captions}: the image {shortened(key)} has two captions")
         if not isinstance(text, str):
             raise DataError(f"{where}: the caption is not a text")
         parses[key] = read_caption(text, words, complete)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from PIL import Image
 
 from heal.bench.machine import partial_fingerprint
 from heal.bench.record import Appender, Key, Record, read
-from heal.bench.task import Sample
-from heal.errors import HealWarning, ImageError, RunError
+from heal.bench.stored import FORMAT, read_description, read_samples
+from heal.bench.task import Sample, fingerprint
+from heal.errors import FileError, HealWarning, ImageError, RunError, shortened
 from heal.files import PART, write_whole
 from heal.plain import plain
 
@@ -52,7 +53,10 @@ class Folder:
         if self._fresh():
             lines = [_sample_line(task, sample) for task, own in samples.items() for sample in own]
             _replace(self.path / SAMPLES, "".join(lines))
-            _replace(self.path / RUN, _pretty({"configuration": configuration, "environment": environment}))
+            _replace(
+                self.path / RUN,
+                _pretty({"format": FORMAT, "configuration": configuration, "environment": environment}),
+            )
             return
         if not resume:
             raise RunError(f"{self.path} exists already: give another folder, or resume the run in it")
@@ -66,6 +70,13 @@ class Folder:
                 f"the run in {self.path} was begun by an older version, which looked at a part of the weights only: "
                 "nothing tells whether the model is still the same. It can be scored but not resumed: begin a new run"
             )
+        for kind in ("tasks", "methods"):
+            before, now = list(there["configuration"][kind]), list(configuration[kind])
+            if before != now and sorted(before) == sorted(now):
+                raise RunError(
+                    f"the run in {self.path} has its {kind} in another order: {', '.join(before)}, now "
+                    f"{', '.join(now)}. The first method is what the others are compared with: give the same order"
+                )
         if odd := differences(there["configuration"], plain(configuration)):
             more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
             raise RunError(f"the run in {self.path} has another configuration: {'; '.join(odd[:SHOWN])}{more}")
@@ -75,7 +86,8 @@ class Folder:
 
     def _fresh(self) -> bool:
         """Nothing there yet, or only what is written before run.json."""
-        names = {entry.name for entry in self.path.iterdir()}
+        with _using(self.path, "read"):
+            names = {entry.name for entry in self.path.iterdir()}
         if RUN in names:
             return False
         if odd := sorted(name for name in names if name != SAMPLES and not name.endswith(PART)):
@@ -86,35 +98,59 @@ class Folder:
 
     def described(self) -> dict[str, Any]:
         """run.json"""
-        try:
-            found = json.loads((self.path / RUN).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{self.path} is not a run: it has no {RUN}") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / RUN} cannot be read: {error}") from error
-        if not isinstance(found, dict) or not isinstance(found.get("configuration"), dict):
-            raise RunError(f"{self.path / RUN} does not describe a run")
-        return found
+        if not os.path.lexists(self.path / RUN):
+            raise RunError(f"{self.path} is not a run: it has no {RUN}")
+        return read_description(self.path / RUN)
 
     def samples(self) -> dict[str, list[Sample]]:
-        """What was asked, by task, in the order of the task; without pictures."""
-        found: dict[str, list[Sample]] = {}
-        try:
-            lines = (self.path / SAMPLES).read_text(encoding="utf-8").split("\n")
-            for value in map(json.loads, filter(None, lines)):
-                task = value.pop("task")
-                found.setdefault(task, []).append(Sample(**value, picture=NotKept()))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{self.path / SAMPLES} cannot be read: {error}") from error
+        """What was asked, by task, in the order of the task; without pictures. Just as it was when the run began."""
+        found = read_samples(self.path / SAMPLES, NotKept())
+        tasks = self.described()["configuration"]["tasks"]
+        for name, task in tasks.items():
+            own = found.get(name, [])
+            if len(own) != task["samples"] or fingerprint(own) != task["fingerprint"]:
+                raise RunError(
+                    f"{self.path / SAMPLES} was changed since the run began: the samples of {_short(name)} are "
+                    "not those of run.json. Restore the file, or begin a new run"
+                )
+        if odd := [name for name in found if name not in tasks]:
+            raise RunError(
+                f"{self.path / SAMPLES} has samples of the task {_short(odd[0])}, which the run does not have"
+            )
         return found
 
     def records(self) -> dict[Key, Record]:
-        """From all processes, each once."""
+        """From all processes, each once. Two records that contradict each other are refused."""
         found: dict[Key, Record] = {}
         for path in self._files():
             for record in read(path)[0]:
-                found.setdefault(record.key, record)
+                first = found.setdefault(record.key, record)
+                if first.answer != record.answer:
+                    raise RunError(
+                        f"{path} contradicts itself or another file of records: {_short(record.method)} has two "
+                        f"different answers to sample {_short(record.sample)} of {_short(record.task)}. Remove one "
+                        "of the two lines"
+                    )
+        self._check_known(found)
         return found
+
+    def _check_known(self, records: Iterable[Key]) -> None:
+        """Records of something that the run does not have would not be counted, and nobody would notice."""
+        methods = self.described()["configuration"]["methods"]
+        known = {task: {sample.id for sample in own} for task, own in self.samples().items()}
+        for key in records:
+            if key.task not in known:
+                what = f"the task {_short(key.task)}"
+            elif key.method not in methods:
+                what = f"the method {_short(key.method)}"
+            elif key.sample not in known[key.task]:
+                what = f"the sample {_short(key.sample)} of {_short(key.task)}"
+            else:
+                continue
+            raise RunError(
+                f"{self.path} has a record of {what}, which this run does not have: its files come from several "
+                "runs. Remove these records, or score the other run"
+            )
 
     def _files(self) -> list[Path]:
         return sorted(self.path.glob("records*.jsonl"), key=lambda path: (path.name != RECORDS, path.name))
@@ -128,13 +164,13 @@ class Folder:
 
     def tidy(self) -> None:
         """All records in one file. Stopped anywhere in between, nothing is lost: a record may be there twice."""
-        with _writing(self.path):
+        with _using(self.path):
             for path in self.path.glob(f".*{PART}"):  # of a writer that was killed
                 path.unlink()
         if self._files() in ([], [self.path / RECORDS]):
             return
         _replace(self.path / RECORDS, "".join(record.line() for record in self.records().values()))
-        with _writing(self.path):
+        with _using(self.path):
             for path in self._files()[1:]:
                 path.unlink()
 
@@ -144,14 +180,17 @@ class Folder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Made if need be, and kept from a second run. The system lifts the lock however the process ends."""
-        with _writing(self.path):
+        with _using(self.path):
+            if os.path.lexists(self.path) and not self.path.is_dir():
+                raise FileError(self.path, "it is not a folder")
             self.path.mkdir(parents=True, exist_ok=True)
         if sys.platform == "win32":
             yield
             return
         import fcntl
 
-        handle = os.open(self.path, os.O_RDONLY)
+        with _using(self.path, "read"):
+            handle = os.open(self.path, os.O_RDONLY)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,13 +227,14 @@ def _pretty(value: Mapping[str, Any]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    with _writing(path):
+    with _using(path):
         write_whole(path, text)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _using(path: Path, verb: str = "written") -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunError(f"{shortened(str(path), 200)} cannot be {verb}: {reason}") from error

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from heal import strict_json
 from heal.bench.endpoint import Received, RequestFailed, checked_address, post
 from heal.bench.judged import Prompt, Reply
 from heal.bench.redaction import LONG, redacted, without_credentials
@@ -177,10 +178,10 @@ class Judge:
 
     def _reply(self, received: Received) -> Reply:
         try:
-            choice = json.loads(received.body)["choices"][0]
+            choice = strict_json.parse(strict_json.decode(received.body), surrogates=True)["choices"][0]
             text = choice["message"]["content"]
             cut = choice.get("finish_reason") == "length"
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             shown = repr(received.body[:4096].decode("utf-8", "replace"))
             raise RequestFailed(f"reply that is no chat completion: {shown}") from None
         if not isinstance(text, str) or not text.strip():
@@ -222,8 +223,8 @@ class Judge:
     def _known(self, prompt: Prompt) -> Reply | None:
         path = self.place(prompt)
         try:
-            record = json.loads(path.read_text(encoding="utf-8")) if path else None
-        except (OSError, ValueError, RecursionError):
+            record = strict_json.parse(path.read_text(encoding="utf-8")) if path else None
+        except (OSError, ValueError):
             return None  # it will be asked again and written anew
         text = record.get("reply") if isinstance(record, dict) else None
         if not isinstance(record, dict) or not isinstance(text, str) or not text.strip():

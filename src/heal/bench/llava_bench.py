@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from heal.bench.images import Named
 from heal.bench.judged import JudgedTask, Prompt
-from heal.bench.records import need, read_json, read_records
+from heal.bench.records import kind, need, need_id, need_image, need_text, read_object, read_records
 from heal.bench.task import Number, Sample, ratio, together
-from heal.errors import DataError
+from heal.errors import DataError, shortened
 
 CATEGORIES = ("conv", "detail", "complex")
 SOURCE = "the data set liuhaotian/llava-bench-in-the-wild"
@@ -54,10 +54,14 @@ class LlavaBench(JudgedTask):
 
     @cached_property
     def rules(self) -> dict[str, Any]:
-        rules = read_json(self.folder / "rule.json", RULES)
+        rules = read_object(self.folder / "rule.json", RULES)
         for category in CATEGORIES:
-            need(need(rules, f"llava_bench_{category}", "rule.json"), "prompt", f"rule.json, {category}")
-        return dict(rules)
+            where = f"rule.json, {category}"
+            rule = need(rules, f"llava_bench_{category}", "rule.json")
+            need_text(rule, "prompt", where)
+            if "role" in rule:
+                need_text(rule, "role", where)
+        return rules
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
@@ -66,13 +70,14 @@ class LlavaBench(JudgedTask):
         found = []
         for number, q in enumerate(read_records(self.folder / "questions.jsonl", SOURCE), 1):
             where = f"questions.jsonl, line {number}"
-            key, image = str(need(q, "question_id", where)), str(need(q, "image", where))
-            category = str(need(q, "category", where))
+            key, image = need_id(q, "question_id", where), need_image(q, "image", where)
+            category = need_text(q, "category", where)
             if category not in CATEGORIES:
-                raise DataError(f"{where} has the category {category!r}: it must be one of {', '.join(CATEGORIES)}")
+                given = repr(shortened(category))
+                raise DataError(f"{where} has the category {given}: it must be one of {', '.join(CATEGORIES)}")
             truth = {
                 "category": category,
-                "question": str(need(q, "text", where)),
+                "question": need_text(q, "text", where),
                 "context": need(contexts, image, "context.jsonl"),
                 "reference": need(references, key, "answers_gpt4.jsonl"),
             }
@@ -81,11 +86,12 @@ class LlavaBench(JudgedTask):
 
     def _table(self, name: str, key: str, value: str) -> dict[str, str]:
         found: dict[str, str] = {}
-        for record in read_records(self.folder / name, SOURCE):
-            own = str(need(record, key, name))
+        for number, record in enumerate(read_records(self.folder / name, SOURCE), 1):
+            where = f"{name}, line {number}"
+            own = need_id(record, key, where)
             if own in found:
-                raise DataError(f"{name} has {own} twice")
-            found[own] = _joined(need(record, value, name))
+                raise DataError(f"{where}: the {key} {shortened(own)} occurs twice")
+            found[own] = _joined(record, value, where)
         return found
 
     def samples(self) -> Sequence[Sample]:
@@ -133,5 +139,11 @@ class LlavaBench(JudgedTask):
         } | {f"{n}/score": ratio(totals[f"{n}/model"], totals[f"{n}/reference"], 100) for n in CATEGORIES}
 
 
-def _joined(value: Any) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+def _joined(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text, or a list of texts."""
+    value = need(record, key, where)
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        if not isinstance(part, str):
+            raise DataError(f"{where}: `{key}` must be a text, not {kind(part)}")
+    return "\n".join(parts)

@@ -128,6 +128,9 @@ class MiniPope(Miniature):
             found.append(self.sample(index, name, question.text, facts))
         return found
 
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        return pope.split_remarks(self.splits, samples)
+
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         return pope.read(text, self.parser)
 

@@ -16,9 +16,9 @@ import numpy as np
 from heal.bench import yesno
 from heal.bench.images import Named
 from heal.bench.pope import PARSERS, check_choice, check_splits
-from heal.bench.records import read_text
+from heal.bench.records import image_name, read_text
 from heal.bench.task import File, Number, Picture, Sample, Task, ratio, together
-from heal.errors import DataError
+from heal.errors import DataError, shortened
 
 HALLUCINATION = ("existence", "count", "position", "color")
 PERCEPTION = (*HALLUCINATION, "posters", "celebrity", "scene", "landmark", "artwork", "OCR")
@@ -49,7 +49,7 @@ def read(text: str, parser: str) -> dict[str, Any]:
 def pair_counts(
     subtasks: Sequence[str], truths: Sequence[Mapping[str, Any]], parses: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Per subtask; truths have subtask, label and pair. A pair with an unanswered question is not right."""
+    """Per subtask; truths have subtask, label and pair. A pair with an unanswered question is left out."""
     found = {f"{subtask}/{key}": 0.0 for subtask in subtasks for key in COUNTS}
     pairs: dict[tuple[str, Any], list[bool]] = {}
     for truth, parse in zip(truths, parses, strict=True):
@@ -59,8 +59,9 @@ def pair_counts(
         found[f"{subtask}/unparsable"] += bool(parse["unparsable"])
         pairs.setdefault((subtask, truth["pair"]), []).append(right)
     for (subtask, _), rights in pairs.items():
-        found[f"{subtask}/images"] += 1
-        found[f"{subtask}/both"] += len(rights) == 2 and all(rights)
+        if len(rights) == 2:  # else it is not known whether both are right: a limit or a failure cut the pair
+            found[f"{subtask}/images"] += 1
+            found[f"{subtask}/both"] += all(rights)
     return found
 
 
@@ -144,13 +145,17 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
     text = folder / f"{name}.txt"
     if text.is_file():
         rows = table(text, 3)
+        _twice(rows, text)
+        for number, row in enumerate(rows, 1):
+            image_name(row[0], f"{text}, line {number}")
         pictures: list[Picture] = [Named(row[0], data, images or _near(folder, name)) for row in rows]
     else:
-        rows, pictures = _folder(folder / name, name)
+        rows, pictures = _folder(folder / name)
+        _twice(rows, folder / name)
     found, asked = [], Counter[int]()
     for pair, (number, row) in zip(_pairs(rows, name), enumerate(rows), strict=True):
         image, question, answer = row[:3]
-        truth = {"label": _label(answer, f"{name}, {image}"), "subtask": name, "pair": pair}
+        truth = {"label": _label(answer, f"{name}, {shortened(image)}"), "subtask": name, "pair": pair}
         # 0001.png is another image in every subtask; images of COCO are asked about in several
         unit = image if re.fullmatch(r"\d{12}\.jpg", image) else f"{name}/{image}"
         found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, pictures[number]))
@@ -162,7 +167,7 @@ def _near(folder: Path, name: str) -> Path | None:
     return next((place for place in (folder / name / "images", folder / name) if place.is_dir()), None)
 
 
-def _folder(folder: Path, name: str) -> tuple[list[list[str]], list[Picture]]:
+def _folder(folder: Path) -> tuple[list[list[str]], list[Picture]]:
     """Images with a text of two questions each, side by side or in the folders images and questions_answers_YN."""
     texts, pictures = folder / "questions_answers_YN", folder / "images"
     if not texts.is_dir():
@@ -172,9 +177,8 @@ def _folder(folder: Path, name: str) -> tuple[list[list[str]], list[Picture]]:
     rows: list[list[str]] = []
     sources: list[Picture] = []
     for text in sorted(texts.glob("*.txt")):
-        image = next((p for end in (".jpg", ".png", ".jpeg") if (p := pictures / (text.stem + end)).is_file()), None)
-        if image is None:
-            raise DataError(f"{text} has no image {text.stem}.jpg or .png in {pictures}")
+        places = [pictures / (text.stem + end) for end in (".jpg", ".png", ".jpeg")]
+        image = next((place for place in places if place.is_file()), places[0])
         for row in table(text, 2):
             rows.append([image.name, *row])
             sources.append(File(image))
@@ -211,14 +215,14 @@ def _pairs(rows: Sequence[Sequence[str]], name: str) -> Iterable[int]:
         seen[image] = seen.get(image, 0) + 1
     if opened:
         image = next(iter(opened))
-        raise DataError(f"{name}: the image {image} has {seen[image]} questions; MME asks two an image")
+        raise DataError(f"{name}: the image {shortened(image)} has {seen[image]} questions; MME asks two an image")
     return numbers
 
 
 def _label(text: str, where: str) -> str:
     answer = text.strip().lower().rstrip(".")
     if answer not in ("yes", "no"):
-        raise DataError(f"{where}: the truth is {text!r}; it must be Yes or No")
+        raise DataError(f"{where}: the truth is {shortened(text)!r}; it must be Yes or No")
     return answer
 
 
@@ -240,7 +244,7 @@ def score_files(folder: Path, parser: str = "official") -> dict[str, Any]:
         rows = table(folder / f"{name}.txt", 4)
         _twice(rows, folder / f"{name}.txt")
         truths = [
-            {"label": _label(row[2], f"{name}.txt, {row[0]}"), "subtask": name, "pair": pair}
+            {"label": _label(row[2], f"{name}.txt, {shortened(row[0])}"), "subtask": name, "pair": pair}
             for row, pair in zip(rows, _pairs(rows, f"{name}.txt"), strict=True)
         ]
         totals |= pair_counts([name], truths, [read(row[3].strip("\r"), parser) for row in rows])
@@ -254,5 +258,5 @@ def _twice(rows: Sequence[Sequence[str]], path: Path) -> None:
     seen: set[tuple[str, str]] = set()
     for row in rows:
         if (row[0], row[1]) in seen:
-            raise DataError(f"{path}: the question {row[1]!r} about {row[0]} occurs twice")
+            raise DataError(f"{path}: the question {shortened(row[1])!r} about {shortened(row[0])} occurs twice")
         seen.add((row[0], row[1]))

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from heal.bench.images import Named
 from heal.bench.judged import JudgedTask, Prompt
 from heal.bench.pope import PARSERS, check_choice
-from heal.bench.records import need, read_records, read_text
+from heal.bench.records import Once, image_name, need_id, need_text, need_texts, read_records, read_text
 from heal.bench.task import Number, Sample, ratio, together
-from heal.errors import DataError
+from heal.errors import DataError, shortened
 
 TYPES = (
     "attribute", "adversarial", "comparison", "counting", "relation", "environment", "holistic", "other",
@@ -71,23 +71,23 @@ class MmHal(JudgedTask):
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
         path = self.folder / "response_template.json"
-        found = []
+        found, once = [], Once(str(path))
         for number, item in enumerate(read_records(path, SOURCE)):
             where = f"{path}, item {number + 1}"
-            kind = str(need(item, "question_type", where))
+            kind = need_text(item, "question_type", where)
             if kind not in TYPES:
-                raise DataError(f"{where} has the type {kind!r}: it must be one of {', '.join(TYPES)}")
-            key, source = str(need(item, "image_id", where)), str(item.get("image_src", ""))
-            question, contents = str(need(item, "question", where)), need(item, "image_content", where)
-            if not isinstance(contents, list):
-                raise DataError(f"{where}: `image_content` must be a list of names")
+                raise DataError(f"{where} has the type {shortened(kind)!r}: it must be one of {', '.join(TYPES)}")
+            key = image_name(need_id(item, "image_id", where), f"{where}: `image_id`")
+            question = need_text(item, "question", where)
+            once.check((key, question), f"the question {question!r} about {key}", number + 1)
             truth = {
                 "type": kind,
-                "contents": [str(name) for name in contents],
+                "contents": need_texts(item, "image_content", where),
                 "question": question,
-                "answer": str(need(item, "gt_answer", where)),
+                "answer": need_text(item, "gt_answer", where),
             }
-            names = (source.rpartition("/")[2] or f"{key}.jpg", f"{key}.jpg", f"{key}.png")
+            source = need_text(item, "image_src", where).rpartition("/")[2] if item.get("image_src") else ""
+            names = (image_name(source or f"{key}.jpg", f"{where}: `image_src`"), f"{key}.jpg", f"{key}.png")
             picture = Named(names[0], self.folder, self.images, names[1:])
             found.append(Sample(f"{number}", f"{number}", question, truth, picture))
         return together(found, "MMHal-Bench")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heal.bench.task import Sample, Task
-from heal.errors import ConfigError
+from heal.bench.task import Sample, Task, together
+from heal.errors import ConfigError, DataError
+from heal.plain import plain
 
 OWN = {
     "max_new_tokens": "it has an option of its own",
@@ -34,6 +35,8 @@ class Settings:
     read_once: bool = False
     """Read each prompt once for all methods: the same answers but for rounding, sooner where answers are short. What
     is kept of prompts counts in the memory of every method, and the time of a first token is of no use."""
+    skip_missing: bool = False
+    """Leave out samples whose images are missing, in the place of an error; the figures say how many."""
 
     def __post_init__(self) -> None:
         for name in ("limit", "batch_size", "max_new_tokens"):
@@ -72,11 +75,15 @@ class Batch:
 
 
 def chosen(tasks: Mapping[str, Task], limit: int | None) -> dict[str, tuple[Sample, ...]]:
-    """The first samples of every task."""
+    """The first samples of every task. Each can be told apart from the others in a file of records."""
     found = {name: tuple(task.samples())[:limit] for name, task in tasks.items()}
     for name, samples in found.items():
         if not samples:
             raise ConfigError(f"{name} has no samples")
+        together(samples, name)
+        for sample in samples:
+            if not sample.id or plain(sample.id) != sample.id:
+                raise DataError(f"{name}: {sample.id!r} cannot be the id of a sample: it cannot be written as UTF-8")
     return found
 
 
@@ -89,5 +96,5 @@ def batches(samples: Mapping[str, Sequence[Sample]], size: int, length: Callable
 
 def sample_seed(seed: int, task: str, sample: str) -> int:
     """Its own for each sample, the same for every method, whatever else is in the run."""
-    digest = hashlib.sha256(f"{seed}\n{task}\n{sample}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}\n{task}\n{sample}".encode(errors="backslashreplace")).digest()
     return int.from_bytes(digest[:6], "big")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy as np
 
 from heal.bench import yesno
 from heal.bench.images import Named, image_key
-from heal.bench.records import need, read_records
+from heal.bench.records import as_id, need, need_id, need_image, need_text, read_records
 from heal.bench.task import Number, Sample, Task, together
-from heal.errors import ConfigError, DataError
+from heal.errors import ConfigError, DataError, HealWarning, shortened
 
 Parser = Literal["official", "strict"]
 PARSERS: tuple[str, ...] = get_args(Parser)
@@ -41,7 +42,7 @@ def version(questions: Sequence[Mapping[str, Any]]) -> str:
     """Which of the published versions these questions are: their labels differ under the same ids."""
     if len(questions) == 2910:
         return OLD
-    if any(TYPO in str(q.get("text", "")) for q in questions):
+    if any(TYPO in q["text"] for q in questions if isinstance(q.get("text"), str)):
         return WORDING
     return CURRENT if len(questions) == 3000 else OTHER
 
@@ -60,11 +61,23 @@ def one_version(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return OLD if OLD in alike else alike.pop() if len(alike) == 1 else OTHER
 
 
-def label(question: Mapping[str, Any], where: str) -> str:
-    value = str(need(question, "label", where)).strip().lower()
+def label(question: Mapping[str, Any], where: str, key: str = "label") -> str:
+    value = str(need(question, key, where)).strip().lower()
     if value not in ("yes", "no"):
-        raise DataError(f"{where} has the label {value!r}: it must be yes or no")
+        raise DataError(f"{where} has the {key} {shortened(value, 40)!r}: it must be yes or no")
     return value
+
+
+def one_class(labels: Iterable[str], where: str) -> list[str]:
+    """A remark on questions that all have one answer, if they do: whoever always says it is perfect."""
+    found = set(labels)
+    if len(found) != 1:
+        return []
+    only = found.pop()
+    text = (
+        f"{where}: every question has the label {only}, so there is no precision and no f1, and always saying {only}"
+    )
+    return [f"{text} would be right"]
 
 
 # ── counting: shared with the miniature world ─────────────────────────────────────────────────────────────
@@ -96,6 +109,16 @@ def split_score(splits: Sequence[str], totals: Mapping[str, Number]) -> dict[str
     if len(splits) > 1:
         found |= {f"{split}/{name}": each[split][name] for split in splits for name in names}
     return found
+
+
+def split_remarks(splits: Sequence[str], samples: Sequence[Sample]) -> list[str]:
+    labels = {split: [s.truth["label"] for s in samples if split in s.truth["splits"]] for split in splits}
+    empty = [
+        f"{split}: no question is asked, so the mean over the splits does not exist"
+        for split in splits
+        if not labels[split]
+    ]
+    return empty + [remark for split in splits for remark in one_class(labels[split], split)]
 
 
 # ── the task ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,12 +167,12 @@ class Pope(Task):
         for split, (name, questions) in zip(self.splits, self.files.items(), strict=True):
             for number, q in enumerate(questions, 1):
                 where = f"{name}, question {number}"
-                image = str(need(q, "image", where))
+                image = need_image(q, "image", where)
                 found.append(
                     Sample(
-                        f"{split}/{need(q, 'question_id', where)}",
+                        f"{split}/{need_id(q, 'question_id', where)}",
                         image,
-                        str(need(q, "text", where)) + self.suffix,
+                        need_text(q, "text", where) + self.suffix,
                         {"label": label(q, where), "splits": [split]},
                         Named(image, self.data, self.images),
                     )
@@ -158,6 +181,9 @@ class Pope(Task):
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
+
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        return split_remarks(self.splits, samples)
 
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         return read(text, self.parser)
@@ -178,7 +204,7 @@ def question_file(data: Path, variant: str, split: str) -> Path:
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name} cannot be {value!r}: choose one of {', '.join(choices)}")
+        raise ConfigError(f"{name} cannot be {shortened(value)!r}: choose one of {', '.join(choices)}")
 
 
 def check_splits(splits: Sequence[str], known: Sequence[str]) -> None:
@@ -210,6 +236,8 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
         (label(q, f"{questions}, question {i}"), read(_text(given[i], f"{answers}, question {i}"), parser))
         for i, q in truths.items()
     ]
+    for remark in one_class((truth for truth, _ in pairs), str(questions)):
+        warnings.warn(remark, HealWarning, stacklevel=2)
     found = {name: float(value) for name, value in yesno.figures(yesno.confusion(pairs)).items()}
     return found | {"n": len(pairs), "parser": parser, "version": version(asked)}
 
@@ -217,9 +245,9 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
 def _by_id(records: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for number, record in enumerate(records, 1):
-        key = str(need(record, "question_id", f"{path}, record {number}"))
+        key = need_id(record, "question_id", f"{path}, record {number}")
         if key in found:
-            raise DataError(f"{path}: the question_id {key} occurs twice")
+            raise DataError(f"{path}: the question_id {shortened(key)} occurs twice")
         found[key] = record
     return found
 
@@ -229,14 +257,17 @@ def _same_questions(
 ) -> None:
     """Answer files often repeat the question: another text under the same id is another version of POPE."""
     for key, question in truths.items():
-        record, text = given[key], str(question.get("text", "")).strip()
+        record, where = given[key], f"{answers}, question {key}"
+        text = need_text(question, "text", f"question {key}").strip() if "text" in question else ""
+        about = need_image(question, "image", f"question {key}") if "image" in question else None
         asked = next((record[field] for field in ("question", "prompt") if isinstance(record.get(field), str)), None)
-        image = record.get("image")
+        image = None if record.get("image") is None else as_id(record["image"], f"{where}: `image`")
         other = asked is not None and text.lower() not in asked.lower()
-        if other or (image is not None and image_key(image) != image_key(question.get("image"))):
+        if other or (image is not None and about is not None and image_key(image) != image_key(about)):
+            said = shortened(repr(asked or image))
             raise DataError(
-                f"{answers}: question {key} was {asked or image!r}, but the questions say {text!r} about "
-                f"{question.get('image')}. The answers were made with another version of POPE"
+                f"{where} was {said}, but the questions say {shortened(text)!r} about {about}. The answers were made "
+                "with another version of POPE"
             )
 
 

@@ -2,74 +2,140 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Hashable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from heal.errors import DataError
+from heal import strict_json
+from heal.errors import DataError, shortened
+
+MAX_ID = 1000
+"""Characters of an id: with longer ones something else is in its place."""
+MAX_NAME = 255
+"""Bytes of each part of a path: no file system takes more."""
 
 
 def read_text(path: Path, source: str = "") -> str:
     """The whole file. `source` says where official data comes from."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing{f'; it comes from {source}' if source else ''}") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder, not a file") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    return strict_json.read_text(path, DataError, source)
 
 
 def read_json(path: Path, source: str = "") -> Any:
-    text = read_text(path, source)
-    if not text.strip():
-        raise DataError(f"{path} is empty")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from error
+    return strict_json.read(path, DataError, source)
+
+
+def read_object(path: Path, source: str = "") -> dict[str, Any]:
+    """A JSON file whose value is an object."""
+    found = read_json(path, source)
+    if not isinstance(found, dict):
+        raise DataError(f"{path} must be a JSON object {{…}}, not {kind(found)}")
+    return found
 
 
 def read_records(path: Path, source: str = "") -> list[dict[str, Any]]:
     """A JSON array of objects, or one object a line: both are in use under the same names."""
     text = read_text(path, source)
-    if not text.strip():
-        raise DataError(f"{path} is empty")
-    found = _array(path, text) if text.lstrip().startswith("[") else _lines(path, text)
+    if text.lstrip().startswith("["):
+        found = strict_json.parsed(text, path)
+    else:
+        found = [value for _, value in strict_json.lines(text, path)]
+    if not found:
+        raise DataError(f"{path} has no records")
     for number, record in enumerate(found, 1):
         if not isinstance(record, dict):
             raise DataError(f"{path}: record {number} is not an object")
     return found
 
 
-def _array(path: Path, text: str) -> list[Any]:
-    try:
-        found: list[Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from error
-    if not found:
-        raise DataError(f"{path} has no records")
-    return found
-
-
-def _lines(path: Path, text: str) -> list[Any]:
-    # str.splitlines would also cut at characters that may stand inside a JSON string (U+2028 and others)
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    found = []
-    for number, line in lines:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            half = " It is the last line: the program that wrote it was probably cut off" * (number == lines[-1][0])
-            raise DataError(f"{path}, line {number}: {error.msg}.{half}") from error
-    return found
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def need(record: Mapping[str, Any], key: str, where: str) -> Any:
+    if not isinstance(record, Mapping):
+        raise DataError(f"{where} is {kind(record)}, not an object")
     if key not in record:
-        raise DataError(f"{where} has no `{key}`")
+        raise DataError(f"{where} has no `{shortened(key)}`")
     return record[key]
+
+
+def need_text(record: Mapping[str, Any], key: str, where: str) -> str:
+    """Words, at least one."""
+    value = need(record, key, where)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: `{key}` must be a text, not {kind(value)}")
+    if not value.strip():
+        raise DataError(f"{where}: `{key}` is empty")
+    return value
+
+
+def need_list(record: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    value = need(record, key, where)
+    if not isinstance(value, list):
+        raise DataError(f"{where}: `{key}` must be a list, not {kind(value)}")
+    return value
+
+
+def need_texts(record: Mapping[str, Any], key: str, where: str) -> list[str]:
+    value = need_list(record, key, where)
+    for item in value:
+        if not isinstance(item, str):
+            raise DataError(f"{where}: `{key}` must be a list of texts, but has {kind(item)}")
+    return value
+
+
+def need_id(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text or a whole number; 7 and "7" are the same id."""
+    return as_id(need(record, key, where), f"{where}: `{key}`")
+
+
+def as_id(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise DataError(f"{where} must be a text or a whole number, not {kind(value)}")
+    found = str(value)
+    if not found.strip():
+        raise DataError(f"{where} is empty")
+    if len(found) > MAX_ID:
+        raise DataError(f"{where} has {len(found)} characters, which is too long: {shortened(found, 20)}")
+    return found
+
+
+def need_image(record: Mapping[str, Any], key: str, where: str) -> str:
+    return image_name(need(record, key, where), f"{where}: `{key}`")
+
+
+def image_name(value: Any, where: str) -> str:
+    """A path below the folder of the images: data cannot make a run read files anywhere else."""
+    if not isinstance(value, str):
+        raise DataError(f"{where} must be the name of an image, not {kind(value)}")
+    if not value.strip() or "\0" in value:
+        raise DataError(f"{where} is not the name of an image: {value[:20]!r}")
+    parts = PurePosixPath(value).parts + PureWindowsPath(value).parts
+    if value.startswith(("/", "\\")) or PureWindowsPath(value).drive or ".." in parts:
+        raise DataError(
+            f"{where} is {shortened(value)!r}: names of images must lie below the data folder, without `..` and not "
+            "absolute. Give the folder of the images with the option images="
+        )
+    if any(len(part.encode()) > MAX_NAME for part in parts) or len(value.encode()) > 4 * MAX_NAME:
+        raise DataError(f"{where} has {len(value)} characters, which is too long: {shortened(value, 20)!r}")
+    return value
+
+
+def kind(value: Any) -> str:
+    """What a value is, in the words of JSON."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
+    return "null" if value is None else names.get(type(value), "an object")
+
+
+class Once:
+    """Refuses what occurs twice."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._seen: dict[Hashable, int] = {}
+
+    def check(self, key: Hashable, what: str, number: int) -> None:
+        if key in self._seen:
+            raise DataError(
+                f"{self.where}: {shortened(what, 120)} occurs twice (records {self._seen[key]} and {number})"
+            )
+        self._seen[key] = number

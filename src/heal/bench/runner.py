@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
@@ -13,9 +14,11 @@ from heal.bench.answering import Progress, Watch, Work
 from heal.bench.folder import Folder
 from heal.bench.naming import Methods, Tasks, named_methods, named_tasks
 from heal.bench.plan import Settings, batches, chosen
+from heal.bench.presence import presence, with_images
 from heal.bench.shard import Shard
 from heal.bench.summary import Summary, rescore, summarise
 from heal.bench.task import Sample, Task, fingerprint
+from heal.errors import HealWarning, RunError
 from heal.methods import Method
 from heal.vlm import VLM
 
@@ -43,10 +46,19 @@ def run(
     by_task, by_method = named_tasks(tasks), named_methods(methods)
     for method in by_method.values():
         check(vlm, method)
-    samples = chosen(by_task, settings.limit)
+    asked = chosen(by_task, settings.limit)
+    samples = with_images(asked, settings.skip_missing)
+    left_out = {name: len(asked[name]) - len(own) for name, own in samples.items()}
+    for name, task in by_task.items():
+        lost = f"{presence(asked[name]).words()}. {left_out[name]} of {len(asked[name])} samples are left out"
+        for remark in [lost] * (left_out[name] > 0) + task.remarks(samples[name]):
+            warnings.warn(f"{name}: {remark}", HealWarning, stacklevel=2)
     size = 1 if settings.sampled else settings.batch_size
     every = batches(samples, size, lambda prompt: len(vlm.tokenizer(prompt)["input_ids"]))
     configuration, environment = describe(vlm, by_task, by_method, samples, settings), machine.environment()
+    for name, number in left_out.items():
+        if number:
+            configuration["tasks"][name]["left_out"] = number
     folder = Folder(Path(out))
     with folder.locked() if shard.main else nullcontext():
         if shard.main:
@@ -60,7 +72,20 @@ def run(
             folder.tidy()
             summary = rescore(folder.path, tasks=by_task)
         shard.wait()
-    return summary if shard.main else summarise(folder, tasks=by_task)
+    summary = summary if shard.main else summarise(folder, tasks=by_task)
+    check_answered(summary, folder)
+    return summary
+
+
+def check_answered(summary: Summary, folder: Folder) -> None:
+    """A run in which every sample failed is an error, not a table of dashes."""
+    if summary.missing or any(row.answered for row in summary.rows):
+        return
+    error = next(record.error for record in folder.records().values() if record.error is not None)
+    raise RunError(
+        f"no sample was answered: all {summary.failed} answers failed, the first with {error}. {folder.path} has "
+        "them all: mend the cause and begin a new run"
+    )
 
 
 def check(vlm: VLM, method: Method | None) -> None:
@@ -97,7 +122,7 @@ def describe(
             for name, task in tasks.items()
         },
         "methods": described(methods),
-        **asdict(settings),
+        **{name: value for name, value in asdict(settings).items() if name != "skip_missing"},
     }
 
 

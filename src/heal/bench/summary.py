@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from heal.bench import bootstrap, catalogue
 from heal.bench.bootstrap import Interval
-from heal.bench.folder import Folder
+from heal.bench.folder import RUN, Folder
 from heal.bench.judged import Ask, JudgedTask
 from heal.bench.record import Key, Record
 from heal.bench.task import Counts, Sample, Task, figures, unit_counts
-from heal.errors import RunError
+from heal.errors import ConfigError, RunError, shortened
 
 Parses = Mapping[str, Mapping[str, Any]]
 
@@ -55,6 +55,15 @@ class Row:
     """The most bytes held in any batch."""
     note: str = ""
     """What the task says beside the figures: how answers were read, or why some were not counted."""
+    left_out: int = 0
+    """Samples that were never asked, because their images are missing."""
+    first_error: str | None = None
+    """Why the first of the failed samples failed."""
+
+    @property
+    def asked(self) -> int:
+        """How many samples there would be figures of if all were answered."""
+        return self.answered + self.failed + self.missing + self.left_out
 
     @property
     def unchanged(self) -> bool:
@@ -106,29 +115,35 @@ def summarise(
     methods = list(configuration["methods"])
     if against is not None:
         if against not in methods:
-            raise RunError(f"the run in {folder.path} has no method {against!r}: choose from {', '.join(methods)}")
+            known = shortened(", ".join(methods), 1000)
+            raise RunError(f"the run in {folder.path} has no method {against!r}: choose from {known}")
         methods = [against, *(name for name in methods if name != against)]
     rows: list[Row] = []
     for name, description in configuration["tasks"].items():
-        task = (tasks or {}).get(name) or task_again(description)
-        rows += _rows(name, task, methods, samples.get(name, []), records, ask, configuration["seed"])
+        given = (tasks or {}).get(name)
+        task = given or task_again(description, folder.path)
+        try:
+            found = _rows(name, task, methods, samples[name], records, ask, configuration["seed"])
+        except (KeyError, TypeError, AttributeError) as error:
+            if given is not None:
+                raise  # a mistake in the caller's own task
+            raise RunError(
+                f"the samples in {folder.path} do not fit the task {shortened(name)} that its run.json names "
+                f"({type(error).__name__}: {shortened(str(error))}): it is damaged, or of another version of heal"
+            ) from error
+        rows += [replace(row, left_out=description.get("left_out", 0)) for row in found]
     return Summary(folder.path, tuple(rows))
 
 
-def task_again(description: Mapping[str, Any]) -> Task:
+def task_again(description: Mapping[str, Any], folder: Path) -> Task:
     """The task of a run, able to read and count answers; its data need not be there."""
-    known = catalogue.tasks()
-    if description["name"] not in known:
-        raise RunError(f"the task {description['name']} is not in the catalogue: give it with tasks=")
-    kind = known[description["name"]]
-    paths = {f.name for f in fields(kind) if "Path" in str(f.type)}  # type: ignore[arg-type]
-    return kind(**{name: _option(name in paths, value) for name, value in description["options"].items()})
-
-
-def _option(path: bool, value: Any) -> Any:
-    if path:
-        return None if value is None else Path(value)
-    return tuple(value) if isinstance(value, list) else value
+    name = description["name"]
+    if name not in catalogue.tasks():
+        raise RunError(f"the task {shortened(name)} is not in the catalogue: give it with tasks=")
+    try:
+        return catalogue.again(name, description["options"])
+    except ConfigError as error:
+        raise RunError(f"{folder / RUN} has an option that the task {name} cannot have: {error}") from error
 
 
 def _rows(
@@ -152,6 +167,7 @@ def _rows(
         if is_first:
             first, first_parses = answered, parses
         firings = [record.fired for record in answered.values() if record.fired is not None]
+        speed = _speed(answered, first)
         found.append(
             Row(
                 task=name,
@@ -168,10 +184,12 @@ def _rows(
                 reason=next((f["reason"] for f in firings if f["steps"] == 0), None),
                 yes_ratio=_yes_ratio(parses),
                 mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
-                seconds=sum((r.seconds for r in answered.values()), start=0.0),
-                **_speed(answered, first),
+                seconds=sum((r.seconds for r in answered.values()), start=0.0) if answered else math.nan,
+                seconds_per_token=speed["seconds_per_token"],
+                time_ratio=speed["time_ratio"],
                 memory=max((r.memory for r in answered.values()), default=0),
                 note=task.note(parses.values()),
+                first_error=next((record.error for record in own.values() if record.error is not None), None),
             )
         )
     return found
@@ -191,7 +209,8 @@ def _parse(task: Task, sample: Sample, text: str, ask: Ask | None) -> dict[str, 
 def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, Interval]:
     if counts:
         return bootstrap.intervals(task.score, counts, seed)
-    return {name: Interval(value, math.nan, math.nan) for name, value in figures(task, []).items()}
+    # a count of unparsable answers is 0 here, which would look like a good one
+    return dict.fromkeys(figures(task, []), Interval(math.nan, math.nan, math.nan))
 
 
 def _differences(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heal.bench import blink, chair, llava_bench, mme, mmhal, pope
-from heal.bench.images import Named
+from heal.bench.presence import presence
 from heal.bench.records import read_text
-from heal.bench.task import File, Task
+from heal.bench.task import Task
 from heal.errors import DataError, HealError
 
 DEPTH = 2
@@ -56,15 +56,10 @@ def _found(name: str, where: str, make: Callable[[], tuple[Task, str, str]]) -> 
     """The finding, or the one line that says why the data cannot be used."""
     try:
         task, what, version = make()
-        files = {s.picture for s in task.samples()}
-        there = sum(_exists(f) for f in files)
+        seen = presence(task.samples())
     except HealError as error:
         return Finding(name, where, "", "", problem=str(error))
-    return Finding(name, where, what, version, there, len(files))
-
-
-def _exists(picture: object) -> bool:
-    return isinstance(picture, (Named, File)) and picture.path.is_file()
+    return Finding(name, where, what, version, seen.there, seen.total)
 
 
 def _pope(place: Path, where: str) -> Iterator[Finding]:
@@ -99,7 +94,7 @@ def _chair(place: Path, where: str) -> Iterator[Finding]:
 
 def _mme(place: Path, where: str) -> Iterator[Finding]:
     texts = [name for name in mme.SUBTASKS if (place / f"{name}.txt").is_file()]
-    if texts and read_text(place / f"{texts[0]}.txt").partition("\n")[0].count("\t") == 3:
+    if texts and _are_results(place / f"{texts[0]}.txt"):
         yield Finding("mme", where, f"{len(texts)} subtasks", "results, for `heal score mme`")
         return
     names = tuple(n for n in mme.SUBTASKS if n in texts or any((place / n).glob("**/*.txt")))
@@ -112,6 +107,13 @@ def _mme(place: Path, where: str) -> Iterator[Finding]:
         return task, f"{len(names)} subtasks ({', '.join(groups) or ', '.join(names)})", _size("mme", task)
 
     yield _found("mme", where, make)
+
+
+def _are_results(path: Path) -> bool:
+    try:
+        return read_text(path).partition("\n")[0].count("\t") == 3
+    except DataError:
+        return False  # making the task says what is wrong
 
 
 def _mmhal(place: Path, where: str) -> Iterator[Finding]:

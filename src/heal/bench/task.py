@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from PIL import Image
 
-from heal.errors import DataError
+from heal.errors import DataError, shortened
 from heal.images import open_image
+from heal.plain import plain
 
 Number = int | float | np.ndarray
 Counts = Mapping[str, float]
@@ -72,6 +73,10 @@ class Task(ABC):
     def samples(self) -> Sequence[Sample]:
         """All of them, always in the same order."""
 
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        """What to beware of if these samples are asked: figures that will not exist, or will say nothing."""
+        return []
+
     @abstractmethod
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         """What one answer says; can be written as JSON."""
@@ -101,7 +106,7 @@ class Task(ABC):
 def fingerprint(samples: Iterable[Sample]) -> str:
     digest = hashlib.sha256()
     for s in samples:
-        digest.update(json.dumps([s.id, s.unit, s.prompt, dict(s.truth)], sort_keys=True).encode() + b"\n")
+        digest.update(json.dumps(plain([s.id, s.unit, s.prompt, dict(s.truth)]), sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
@@ -145,7 +150,9 @@ def together(samples: Iterable[Sample], where: str) -> tuple[Sample, ...]:
     seen: set[str] = set()
     for sample in samples:
         if sample.id in seen:
-            raise DataError(f"{where}: the id {sample.id} occurs twice, so answers could not be told apart")
+            raise DataError(
+                f"{where}: the id {shortened(sample.id)} occurs twice, so answers could not be told apart"
+            )
         seen.add(sample.id)
         units.setdefault(sample.unit, {})[sample.id] = sample
     return tuple(sample for unit in units.values() for sample in unit.values())

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import numpy as np
+
 from heal.bench.task import Number, ratio
 
 Verdict = Literal["yes", "no"]
@@ -41,13 +43,15 @@ def confusion(pairs: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, fl
 
 
 def figures(totals: Mapping[str, Number], prefix: str = "") -> dict[str, Number]:
-    """Per cent, and the number of unparsable answers."""
+    """Per cent, and the number of unparsable answers. Without questions of both kinds there is no precision or f1:
+    always saying yes would be perfect, or nothing could be right."""
     tp, fp, tn, fn, n, lost = (totals[prefix + key] for key in COUNTS)
+    both = np.where((np.asarray(tp + fn) > 0) & (np.asarray(n - tp - fn) > 0), 1.0, 0.0)
     return {
         "accuracy": ratio(tp + tn, n, 100),
-        "precision": ratio(tp, tp + fp, 100),
+        "precision": ratio(tp, (tp + fp) * both, 100),
         "recall": ratio(tp, tp + fn, 100),
-        "f1": ratio(2 * tp, 2 * tp + fp + fn, 100),
+        "f1": ratio(2 * tp, (2 * tp + fp + fn) * both, 100),
         "yes_ratio": ratio(tp + fp, n, 100),
         "unparsable": lost,
     }

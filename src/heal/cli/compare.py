@@ -42,6 +42,8 @@ def compare(
 ) -> None:
     """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
     from heal.bench.naming import methods_from, tasks_from
+    from heal.bench.plan import chosen as asked
+    from heal.bench.presence import with_images
     from heal.bench.runner import Settings, run
     from heal.cli.evaluate import bar
     from heal.experiments.comparison import csv_rows, lines, markdown, published
@@ -52,10 +54,11 @@ def compare(
     options = f"images={images},distribution={distribution},split={split}"
     texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
     chosen = published() if methods == "all" else methods_from([methods])
+    settings, made = Settings(limit, seed, batch_size, read_once=read_once), tasks_from(texts, data)
+    with_images(asked(made, limit))  # before minutes are spent on loading the model
     vlm = load(model, dtype, device)
-    settings = Settings(limit, seed, batch_size, read_once=read_once)
     with bar(True) as watch:
-        summary = run(vlm, tasks_from(texts, data), chosen, out, settings, resume=resume, watch=watch)
+        summary = run(vlm, made, chosen, out, settings, resume=resume, watch=watch)
     table = lines(summary)
     write(table, out)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heal import strict_json
 from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, ReadOnce, emit, load, note
 from heal.errors import ConfigError
 
@@ -46,6 +46,10 @@ def evaluate(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of generate(): num_beams=3, do_sample=true …")
     ] = None,
     read_once: ReadOnce = False,
+    skip_missing: Annotated[
+        bool,
+        typer.Option("--skip-missing", help="Leave out samples whose images are missing; the tables say how many."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
@@ -56,14 +60,17 @@ def evaluate(
     Exit code 4 if the run finished but some samples failed. `accelerate launch -m heal eval …` shares the work.
     """
     from heal.bench.naming import methods_from, tasks_from
+    from heal.bench.plan import chosen
+    from heal.bench.presence import with_images
     from heal.bench.runner import Settings, run
     from heal.bench.shard import Shard
     from heal.cli.summary import print_summary
 
-    settings = Settings(limit, seed, batch_size, max_new_tokens, options(generate or []), read_once)
+    settings = Settings(limit, seed, batch_size, max_new_tokens, options(generate or []), read_once, skip_missing)
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)
+    with_images(chosen(tasks, limit), skip_missing)  # before minutes are spent on loading the model
     shard = Shard.current()
     try:
         vlm = load(model, dtype, device or shard.device)
@@ -89,9 +96,11 @@ def options(texts: list[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--generate {text!r}: write key=value, as num_beams=3")
         try:
-            found[key.strip()] = json.loads(value.lower() if value in ("True", "False") else value)
-        except ValueError:
+            found[key.strip()] = strict_json.parse(value.lower() if value in ("True", "False") else value)
+        except strict_json.Broken:
             found[key.strip()] = value
+        except strict_json.Refused as error:
+            raise ConfigError(f"--generate {key}: {error}") from error
     return found
 
 

@@ -37,12 +37,13 @@ def figures_table(rows: list[Row]) -> Table:
     table = Table()
     table.add_column("method")
     arrow = "↑" if first.higher_is_better else "↓"
-    for name in (f"{first.headline} {arrow}", "difference", *others):
+    for name in ("n", f"{first.headline} {arrow}", "difference", *others):
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
         difference = row.differences.get(row.headline) if row.differences else None
         table.add_row(
             row.method,
+            str(row.answered) if row.answered == row.asked else f"{row.answered} of {row.asked}",
             interval(row.figures[row.headline]),
             NONE if difference is None else interval(difference, sign="+") + " *" * difference.excludes_zero,
             *(number(row.figures[name].value) for name in others),
@@ -62,7 +63,7 @@ def cost_table(rows: list[Row]) -> Table:
             number(row.mean_tokens),
             number(1000 * row.seconds_per_token, 2),
             number(row.time_ratio, 2),
-            f"{row.memory / 2**20:,.0f} MiB",
+            f"{row.memory / 2**20:,.0f} MiB" if row.answered else NONE,
             NONE if row.fired is None else f"{row.fired} of {row.answered}",
             NONE if row.changed is None else "none" if row.unchanged else f"{row.changed} of {row.answered}",
         )
@@ -85,7 +86,11 @@ def remarks(rows: list[Row]) -> list[str]:
         elif row.fired == 0:
             found.append(f"! {row.method} fired in no answer: {row.reason}")
         if row.failed:
-            found.append(f"! {row.method}: {row.failed} samples failed; records.jsonl says why")
+            found.append(
+                f"! {row.method}: {row.failed} samples failed; records.jsonl says why. The first: {row.first_error}"
+            )
+        if row.left_out:
+            found.append(f"! {row.method}: {row.left_out} samples were left out, because their images are missing")
         if row.missing:
             found.append(f"! {row.method}: {row.missing} samples have no answer yet; resume the run")
     return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heal.bench.bootstrap import Interval
 from heal.bench.summary import Row, Summary
+from heal.errors import DataError
 from heal.methods import HEAL, PAI, VCD, VHR, Beam, DoLa, MemVR, Method, available
 
 STRENGTHS: Mapping[str, tuple[Method, ...]] = {
@@ -52,6 +53,8 @@ class Line:
     memory: int
     fired: bool | None
     """None for the plain model."""
+    numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By heading: how many samples were answered, and of how many."""
 
 
 def published() -> dict[str, Method | None]:
@@ -80,12 +83,16 @@ def _line(method: str, rows: Sequence[Row]) -> Line:
         max(timed, default=(0.0, math.nan))[1],
         max((row.memory for row in rows), default=0),
         None if all(row.fired is None for row in rows) else any(row.fired for row in rows),
+        {heading: (row.answered, row.asked) for row, _, heading in known},
     )
 
 
 def best(summary: Summary, task: str, settings: Sequence[str]) -> str:
     """The setting with the best headline on a task: to be asked of a validation run only."""
-    rows = [row for row in summary.rows if row.task == task and row.method in settings]
+    asked = [row for row in summary.rows if row.task == task and row.method in settings]
+    rows = [row for row in asked if not math.isnan(row.figures[row.headline].value)]
+    if not rows:
+        raise DataError(f"no setting has a figure on {task}: {', '.join(settings)}")
     sign = 1 if rows[0].higher_is_better else -1
     return max(rows, key=lambda row: sign * row.figures[row.headline].value).method
 
@@ -105,12 +112,15 @@ def markdown(table: Sequence[Line]) -> str:
 
 
 def _cell(line: Line, heading: str) -> str:
-    """A figure; the difference to the first method beside it, with a star if its interval excludes zero."""
-    if heading not in line.figures:
-        return "–"
-    text = f"{line.figures[heading].value:.1f}"
+    """A figure; the difference to the first method beside it, with a star if its interval excludes zero. How many
+    samples it is made of is said where some are missing."""
+    answered, asked = line.numbers.get(heading, (0, 0))
+    fewer = f" n={answered} of {asked}" if answered < asked else ""
+    if heading not in line.figures or math.isnan(line.figures[heading].value):
+        return f"–{fewer}"
+    text = f"{line.figures[heading].value:.1f}{fewer}"
     difference = line.differences.get(heading)
-    if difference is None:
+    if difference is None or math.isnan(difference.value):
         return text
     return f"{text} ({difference.value:+.1f}{'*' if difference.excludes_zero else ''})"
 
@@ -127,6 +137,8 @@ def csv_rows(table: Sequence[Line]) -> list[dict[str, object]]:
             "difference": difference.value if (difference := line.differences.get(heading)) else None,
             "difference_low": difference.low if difference else None,
             "difference_high": difference.high if difference else None,
+            "n": line.numbers.get(heading, (None, None))[0],
+            "n_asked": line.numbers.get(heading, (None, None))[1],
             "time_ratio": line.time_ratio,
             "memory": line.memory,
             "fired": line.fired,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from heal import strict_json
 from heal.errors import DataError
 from heal.experiments.objects import Find, Labelled, describe
 from heal.methods.equilibrium import Equilibrium
@@ -28,15 +28,8 @@ class LabelledFile:
 def labelled_files(path: Path) -> list[LabelledFile]:
     """Lines of {"image": path, "objects": [category, …]}; paths are relative to the file."""
     found = []
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, record in strict_json.lines(strict_json.read_text(path), path):
         try:
-            record = json.loads(line)
             objects = record["objects"]
             if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
                 raise TypeError("objects must be a list of names")
@@ -45,8 +38,6 @@ def labelled_files(path: Path) -> list[LabelledFile]:
             raise DataError(
                 f'{path}, line {number}: give {{"image": path, "objects": [category, …]}} on each line ({error})'
             ) from error
-    if not found:
-        raise DataError(f"{path} has no pictures")
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
+from heal import strict_json
 from heal.analysis.taxonomy import HeadType
 from heal.errors import ConfigError
 from heal.files import write_whole
@@ -68,15 +69,20 @@ class Equilibrium:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Equilibrium:
+        if not os.path.lexists(path):
+            raise ConfigError(f"there is no equilibrium at {path}: make one with `heal calibrate`")
         try:
-            record = json.loads(Path(path).read_text())
+            record = strict_json.read(Path(path), ConfigError)
             logits = np.array([[np.nan if x is None else x for x in row] for row in record["logits"]], np.float32)
-            found = cls(float(record["mean"]), logits, np.array(record["counts"], np.int64), record["source"])
-        except FileNotFoundError:
-            raise ConfigError(f"there is no equilibrium at {path}: make one with `heal calibrate`") from None
-        except (ValueError, KeyError, TypeError, OSError) as error:
+            counts, source = np.array(record["counts"], np.int64), record["source"]
+            if logits.ndim != 2 or counts.shape != logits.shape or not isinstance(source, dict):
+                raise TypeError("its parts do not fit together")
+            found = cls(float(record["mean"]), logits, counts, source)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(f"{path} is not an equilibrium that `heal calibrate` made: {error}") from error
-        if logits.ndim != 2 or found.counts.shape != logits.shape or not 0 < found.mean < 1:
+        if np.isinf(logits).any() or (counts < 0).any() or not 0 < found.mean < 1:
             raise ConfigError(f"{path} is a damaged equilibrium: its parts do not fit together")
         return found
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from heal.errors import ConfigError
 from heal.experiments.comparison import Line
 from heal.plots import figure as figures
 
@@ -40,6 +41,8 @@ def _point(line: Line, heading: str) -> Point:
 
 def quality_against_cost(panels: Mapping[str, Sequence[Point]]) -> Figure:
     """One panel a figure of merit; the time of a token, as a ratio to the plain model, across."""
+    if not panels:
+        raise ConfigError("there is no figure to draw: the comparison has none of " + ", ".join(HEADINGS))
     figure = figures.new(4.6 * len(panels), 3.8)
     for (name, points), axes in zip(panels.items(), figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         for point in points:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from heal.analysis.taxonomy import HeadType
+from heal.errors import ConfigError
 from heal.plots import figure as figures
 
 COLOURS = {
@@ -25,6 +26,10 @@ def head_map(types: UInt8[np.ndarray, "layer head"], title: str = "Head types") 
     """Green visual, blue synergy, yellow language, grey redundant."""
     layers, heads = types.shape
     order = list(COLOURS)
+    if odd := sorted(set(np.unique(types).tolist()) - {int(kind) for kind in order}):
+        raise ConfigError(f"types hold values that are no HeadType: {odd}")
+    if not types.size:
+        raise ConfigError("there are no heads to draw: types has no layers or no heads")
     index = np.vectorize({int(kind): i for i, kind in enumerate(order)}.__getitem__, otypes=[int])(types)
     figure = figures.new(2.6 + 0.32 * heads, 1.6 + 0.26 * layers)
     axes = figure.add_subplot()

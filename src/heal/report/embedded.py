@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from heal import strict_json
 from heal.bench.bootstrap import Interval
 from heal.bench.machine import weights_fingerprint
 from heal.bench.summary import Row, Summary
+from heal.errors import DataError
 from heal.experiments.comparison import lines, markdown
 from heal.experiments.drift import Separation, separations
 from heal.experiments.embedded import chosen_form
@@ -107,10 +109,13 @@ def premise_file(figures: Path, distribution: str) -> Path:
 
 
 def read_premise(path: Path) -> Premise:
-    record = json.loads(path.read_text())
+    record = strict_json.read(path)
     nan: Any = math.nan
-    rows = [Separation(**{k: nan if v is None else v for k, v in row.items()}) for row in record["separations"]]
-    return Premise(record["weights"], record["images"], rows, [(a, b, c, d) for a, b, c, d in record["made_up"]])
+    try:
+        rows = [Separation(**{k: nan if v is None else v for k, v in row.items()}) for row in record["separations"]]
+        return Premise(record["weights"], record["images"], rows, [(a, b, c, d) for a, b, c, d in record["made_up"]])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not what a report keeps ({error}): delete it and measure again") from error
 
 
 def write_premise(found: Premise, path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from heal import strict_json
 from heal.bench.bootstrap import Interval
 from heal.bench.catalogue import options_of
 from heal.bench.folder import Folder
@@ -66,10 +67,10 @@ def kept(path: Path) -> Measured | None:
     if not path.exists():
         return None
     try:
-        head, *rows = json.loads(path.read_text(encoding="utf-8"))
+        head, *rows = strict_json.read(path)
         summary = Summary(path, tuple(_row(row) for row in rows))
         return Measured(head["configuration"], head["environment"], summary)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not what a report keeps ({error}): delete it and measure again") from error
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from heal import strict_json
 from heal.world.categories import NAMES
 
 TABLE = Path(__file__).parent / "data" / "statistics.json"
@@ -43,7 +43,7 @@ class Statistics:
 
 @lru_cache(maxsize=1)
 def statistics() -> Statistics:
-    record = json.loads(TABLE.read_text())
+    record = strict_json.read(TABLE)
     weights = np.array([a["weight"] for a in record["archetypes"]])
     chances = np.array([[a["objects"].get(name, 0.0) for name in NAMES] for a in record["archetypes"]])
     return Statistics(weights / weights.sum(), chances)
