@@ -88,9 +88,9 @@ def test_catalogue() -> None:
         assert kind.name == name
         assert kind.summary
         assert needs_data(name) == (not name.startswith("mini-"))
-    task = create("mini-pope", images="5", splits="random+popular", parser="strict")
+    task = create("mini-pope", count="5", splits="random+popular", parser="strict")
     assert options_of(task)["splits"] == ["random", "popular"]
-    assert task == create("mini-pope", images=5, splits=["random", "popular"], parser="strict")
+    assert task == create("mini-pope", count=5, splits=["random", "popular"], parser="strict")
     assert sum(len(s.truth["splits"]) for s in task.samples()) == 5 * 2 * 6
 
 

@@ -18,7 +18,7 @@ from heal.cli import app as application
 from heal.cli.evaluate import options
 from heal.errors import RunError
 
-TASK = "mini-pope:images=1"
+TASK = "mini-pope:count=1"
 HEALED = "heal:alpha=0.6,interval=2"
 FEW = ["--model", "random", "--limit", "5", "--max-new-tokens", "2", "--batch-size", "3"]
 

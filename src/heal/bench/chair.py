@@ -130,7 +130,7 @@ class Chair(Task):
     """The folder of the images; otherwise they are looked for in and beside the data folder."""
     table: Path | None = None
     """The official list of synonyms; otherwise synonyms.txt in the data folder, or the package's own table."""
-    number: int = 500
+    count: int = 500
     """How many images to draw if there is no image_ids.json."""
     seed: int = 0
     """Of that draw."""
@@ -138,8 +138,8 @@ class Chair(Task):
     """Drop the last incomplete sentence, as is usual with 64 new tokens."""
 
     def __post_init__(self) -> None:
-        if self.number < 1:
-            raise ConfigError(f"number must be 1 or more, not {self.number}")
+        if self.count < 1:
+            raise ConfigError(f"count must be 1 or more, not {self.count}")
 
     @property
     def folder(self) -> Path:
@@ -166,7 +166,7 @@ class Chair(Task):
             return [image_key(value) for value in read_json(path)]
         known = sorted(self.objects, key=lambda key: (len(key), key))
         rng = np.random.default_rng(self.seed)
-        return [known[i] for i in sorted(rng.permutation(len(known))[: self.number])]
+        return [known[i] for i in sorted(rng.permutation(len(known))[: self.count])]
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:

@@ -121,7 +121,8 @@ def task_again(description: Mapping[str, Any]) -> Task:
         raise RunError(f"the task {description['name']} is not in the catalogue: give it with tasks=")
     kind = known[description["name"]]
     paths = {f.name for f in fields(kind) if "Path" in str(f.type)}  # type: ignore[arg-type]
-    return kind(**{name: _option(name in paths, value) for name, value in description["options"].items()})
+    options = catalogue.current_options(description["name"], description["options"])
+    return kind(**{name: _option(name in paths, value) for name, value in options.items()})
 
 
 def _option(path: bool, value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from heal.bench.bootstrap import Interval
+from heal.bench.catalogue import current_options
 from heal.bench.machine import weights_fingerprint
 from heal.bench.summary import Row, Summary
 from heal.experiments.comparison import lines, markdown
@@ -223,7 +224,8 @@ def _interval(found: Interval) -> str:
 
 
 def _images(run: Measured) -> int:
-    return next(iter(run.configuration["tasks"].values()))["options"]["images"]
+    task = next(iter(run.configuration["tasks"].values()))
+    return current_options(task["name"], task["options"])["count"]
 
 
 def _settings(run: Measured) -> list[str]:

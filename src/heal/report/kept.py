@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heal.bench.bootstrap import Interval
-from heal.bench.catalogue import options_of
+from heal.bench.catalogue import current_options, options_of
 from heal.bench.folder import Folder
 from heal.bench.runner import described
 from heal.bench.summary import Row, Summary, summarise
@@ -41,7 +41,10 @@ class Measured:
         """Whether it is about these methods on these tasks."""
         asked = {name: {"name": task.name, "options": options_of(task)} for name, task in tasks.items()}
         there = self.configuration["tasks"]
-        own = {name: {key: task[key] for key in ("name", "options")} for name, task in there.items()}
+        own = {
+            name: {"name": task["name"], "options": current_options(task["name"], task["options"])}
+            for name, task in there.items()
+        }
         return own == plain(asked) and self.configuration["methods"] == plain(described(methods))
 
 
