@@ -1,6 +1,8 @@
 """Files appear whole or not at all."""
 
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +29,12 @@ def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, failing):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_is_no_ordinary_file_is_left_alone(tmp_path: Path) -> None:
+    """A rename over a device would take it away from every program."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="Not an ordinary file"):
+        write_whole(tmp_path / "pipe", "text")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]

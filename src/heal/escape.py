@@ -10,7 +10,8 @@ LONGEST = 500
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 _DIRECTION = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = re.compile(f"[{_CONTROL}{_DIRECTION}\u2028\u2029\ufeff\ud800-\udfff]")
-_MARKDOWN = re.compile(r"[\\`*_\[\]|~$]")
+_MARKDOWN = re.compile(r"[\\`*_|~$]|(?<=\])[(\[:]")
+"""Brackets alone are no link."""
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 

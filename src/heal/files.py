@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
@@ -14,6 +15,9 @@ PART = ".part"
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """In one step: whoever looks sees the old file or the whole new one. Missing folders are made."""
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        # a rename would put a file in the place of a device such as /dev/null, for every program
+        raise OSError(errno.EINVAL, "Not an ordinary file", str(path))
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")

@@ -86,7 +86,7 @@ def test_the_folder_tells_how_it_was_made(vlm: VLM, whole: Path) -> None:
     found = json.loads((whole / "run.json").read_text())
     configuration, environment = found["configuration"], found["environment"]
     task = configuration["tasks"]["mini-pope:count=1"]
-    assert (task["name"], task["samples"], task["options"]["images"]) == ("mini-pope", 10, 1)
+    assert (task["name"], task["samples"], task["options"]["count"]) == ("mini-pope", 10, 1)
     assert task["decoding"] == {"do_sample": False, "num_beams": 1, "max_new_tokens": 3}
     assert len(task["fingerprint"]) == 16
     assert configuration["methods"]["plain"] is None
@@ -324,6 +324,7 @@ def test_what_makes_no_sense_is_refused_before_there_is_a_folder(vlm: VLM, tmp_p
         ("has 6", lambda: run(vlm, [task], [HEAL(layers=(6,))], out)),
         ("limit must be 1 or more", lambda: Settings(limit=0)),
         ("seed must be 0 or more", lambda: Settings(seed=-1)),
+        ("at most 9223372036854775807", lambda: Settings(seed=2**63)),
         ("a sample has one answer", lambda: Settings(generate={"num_return_sequences": 2})),
         ("no option 'nonsense'", lambda: Settings(generate={"nonsense": 2})),
     ]

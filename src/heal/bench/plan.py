@@ -38,7 +38,7 @@ class Settings:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value}")
         if not 0 <= self.seed <= HIGHEST_SEED:
-            raise ConfigError(f"seed must be from 0 to {HIGHEST_SEED}, not {self.seed}")
+            raise ConfigError(f"seed must be 0 or more and at most {HIGHEST_SEED}, not {self.seed}")
         check_options(self.generate)
 
     @property

@@ -17,6 +17,7 @@ from heal.cli.common import (
     MethodText,
     Model,
     check_place,
+    check_prompt,
     load,
     method_from,
     save_trace,
@@ -52,6 +53,7 @@ def analyze(
     from heal.methods import HEAL
 
     output = chosen_format(form, as_json)
+    check_prompt(prompt)
     if trace is not None:
         check_place(trace, "the trace", folder=False)
     chosen = method_from(method, alpha)

@@ -48,10 +48,11 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         print(f"heal {heal.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -93,7 +94,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # an encoding without α is no reason to fail
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="heal", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # whoever read it has read enough

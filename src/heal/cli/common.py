@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heal.cli.output import note
-from heal.errors import ConfigError, TraceError
+from heal.errors import ConfigError, PromptError, TraceError
 
 if TYPE_CHECKING:
     from heal.methods.base import Method
@@ -107,12 +107,20 @@ def method_from(text: str, alpha: float | None) -> Method:
     return replace(method, alpha=alpha)
 
 
+def check_prompt(prompt: str) -> None:
+    """Bytes of a command line that are no text arrive as halves of characters, which no tokenizer takes."""
+    if any("\ud800" <= sign <= "\udfff" for sign in prompt):
+        raise PromptError("the prompt is not text in UTF-8")
+
+
 def check_place(path: Path, what: str, *, folder: bool) -> None:
     """That something could be written there, before any work is done for it."""
     try:
         nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
         if not folder and path.is_dir():
             raise ConfigError(f"{what} cannot be written to {path}: it is a folder")
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ConfigError(f"{what} cannot be written to {path}: it is not an ordinary file")
         if not nearest.is_dir() and (folder or nearest != path):
             raise ConfigError(f"{what} cannot be written to {path}: {nearest} is not a folder")
         if not os.access(nearest, os.W_OK):

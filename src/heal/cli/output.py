@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,9 +120,19 @@ def drawn(table: Table, columns: int) -> str:
             heading = Text(visible(table.headings[index]))
             grid.add_column(heading, justify=side, overflow="fold", min_width=widths[index], max_width=widths[index])  # type: ignore[arg-type]
         for row in table.rows:
-            grid.add_row(*(Text(visible(row[index])) for index in block))
+            grid.add_row(*(Text(_wrapped(visible(row[index]), widths[index])) for index in block))
         console.print(grid)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _wrapped(text: str, columns: int) -> str:
+    """Broken after signs that part a name, where it has to be broken."""
+    lines = [""]
+    for piece in re.split(r"(?<=[,:+/ ])", text):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > columns:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def _widths(table: Table, columns: int) -> list[int]:

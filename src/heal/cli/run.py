@@ -18,6 +18,7 @@ from heal.cli.common import (
     MethodText,
     Model,
     check_place,
+    check_prompt,
     load,
     method_from,
     save_trace,
@@ -52,6 +53,7 @@ def run(
         return demo(None if (method, alpha) == ("heal", None) else method_from(method, alpha), out)
     if prompt is None:
         raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
+    check_prompt(prompt)
     if trace is not None:
         check_place(trace, "the trace", folder=False)
     chosen = method_from(method, alpha)
