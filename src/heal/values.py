@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
 from heal.errors import ConfigError
 
+LARGEST = 1e15
+"""Beyond this no option means anything, and squares and single precision overflow."""
 YES = ("true", "yes", "on", "1")
 NO = ("false", "no", "off", "0")
 
@@ -40,7 +41,7 @@ def number(text: str, where: str) -> float:
         return float(word)
     if not _NUMBER.fullmatch(word):
         raise ConfigError(f"{where} cannot be {text!r}: write a number")
-    if not math.isfinite(value := float(word)):
+    if abs(value := float(word)) > LARGEST:
         raise ConfigError(f"{where} cannot be {text!r}: the number is too large")
     return value
 

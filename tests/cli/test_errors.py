@@ -49,6 +49,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "task option twice": (["eval", "mini-pope:count=1,count=2", "--out", "run"], "mini-pope:count is given twice"),
     "method option twice": ([*RUN, "--method", "heal:alpha=0.3,alpha=0.9"], "heal:alpha is given twice"),
     "alpha twice": ([*RUN, "--method", "heal:alpha=0.3", "--alpha", "0.9"], "alpha is given twice"),
+    "beams twice": ([*RUN, "--method", "beam:beams=2", "--num-beams", "3"], "--num-beams 3 contradicts beam"),
     "layers": ([*RUN, "--method", "heal:layers=0-1000000000000"], "no model has more than 10000 layers"),
     "layers beyond the model": ([*RUN, "--method", "heal:layers=0-5000"], "but the model has 6 (0 to 5)"),
     "negative seed": ([*EVAL, "--seed", "-1"], "'--seed'"),

@@ -58,13 +58,13 @@ def compare(
     images: OldImages = None,
 ) -> None:
     """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
+    output = chosen_format(form, as_json)
+    check_place(out, "the run", folder=True)
     from heal.bench.naming import methods_from, tasks_from
     from heal.bench.runner import Settings, run
     from heal.cli.evaluate import bar
     from heal.experiments.comparison import cells, csv_rows, lines, markdown, published
 
-    output = chosen_format(form, as_json)
-    check_place(out, "the run", folder=True)
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if unknown := [name for name in names if name not in KNOWN]:
         raise ConfigError(f"there is no task {unknown[0]!r} to compare on: choose from {', '.join(KNOWN)}")

@@ -60,14 +60,14 @@ def evaluate(
 
     Exit code 4 if the run finished but some samples failed. `accelerate launch -m heal eval …` shares the work.
     """
+    output = chosen_format(form, as_json)
+    check_place(out, "the run", folder=True)
     from heal.bench.naming import methods_from, tasks_from
     from heal.bench.runner import Settings, run
     from heal.bench.shard import Shard
     from heal.cli.summary import print_summary
     from heal.engine.decoding import parse_options
 
-    output = chosen_format(form, as_json)
-    check_place(out, "the run", folder=True)
     settings = Settings(limit, seed, batch_size, max_new_tokens, parse_options(generate or []), read_once)
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")

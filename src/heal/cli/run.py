@@ -57,6 +57,8 @@ def run(
     if trace is not None:
         check_place(trace, "the trace", folder=False)
     chosen = method_from(method, alpha)
+    if num_beams > 1 and "num_beams" in chosen.generate_options():
+        raise ConfigError(f"--num-beams {num_beams} contradicts {chosen.name}, which has its own: give one of them")
     vlm = load(model, dtype, device)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
     answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)

@@ -22,6 +22,9 @@ def parse(text: str) -> Method:
     names = "|".join(map(re.escape, available()))
     parts = re.split(rf"\+(?=(?:{names})(?:[:+]|$))", text)
     methods = [_one(part) for part in parts]
+    names_given = [method.name for method in methods]
+    if twice := next((name for name in names_given if names_given.count(name) > 1), None):
+        raise ConfigError(f"{twice} is named twice in {text!r}: only one of them could have its way")
     return methods[0] if len(methods) == 1 else Together(tuple(methods))
 
 
