@@ -12,8 +12,10 @@ from PIL import Image
 
 from heal.bench import create, tasks
 from heal.bench.catalogue import needs_data, options_of
+from heal.bench.summary import task_again
 from heal.bench.task import File, Number, Sample, Task, figures, fingerprint, ratio, together, totals, unit_counts
 from heal.errors import ConfigError, DataError, ImageError
+from heal.methods.options import options_of as documented
 
 
 class Right(Task):
@@ -117,6 +119,18 @@ def test_catalogue() -> None:
 def test_wrong_options_are_explained(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         create(name, **options)
+
+
+def test_stored_runs_may_have_earlier_names_of_options() -> None:
+    again = task_again({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}})
+    assert again == create("mini-pope", count=3, splits="random")
+
+
+@pytest.mark.parametrize("kind", tasks().values(), ids=tasks())
+def test_every_option_is_documented_and_means_the_same_everywhere(kind: type[Task]) -> None:
+    for option in documented(kind):
+        assert len(option.doc) > 8
+        assert {"images": "Path | None", "count": "int"}.get(option.name, option.type) == option.type
 
 
 def test_importing_the_package_does_not_import_benchmarks() -> None:
