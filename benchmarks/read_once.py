@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     vlm = VLM.embedded()
     print("| task | methods | ratio (lowest – highest of the rounds) | other answers |\n|---|---|---|---|")
-    for task in (MiniPope(images=given.samples), MiniChair(images=given.samples)):
+    for task in (MiniPope(count=given.samples), MiniChair(count=given.samples)):
         for name, methods in METHODS.items():
             ratios, other, total = [], 0, 0
             for _ in range(given.rounds):

@@ -60,8 +60,8 @@ def test_its_equilibrium_lies_beside_it(vlm: VLM) -> None:
 
 def test_it_sees_what_is_there(vlm: VLM) -> None:
     """Far from chance on few pictures; the card has the figures on many."""
-    assert scores(vlm, MiniPope(images=15, split="validation"))["accuracy"] > 80
-    found = scores(vlm, MiniChair(images=24, split="validation"))
+    assert scores(vlm, MiniPope(count=15, split="validation"))["accuracy"] > 80
+    found = scores(vlm, MiniChair(count=24, split="validation"))
     assert found["recall"] > 55
     assert found["precision"] > 70
 
@@ -79,7 +79,7 @@ def test_it_looks_at_the_picture(vlm: VLM) -> None:
 def test_priors_mislead_it(vlm: VLM) -> None:
     """Scenes that defy what goes together are described worse."""
     natural, counter = (
-        scores(vlm, MiniChair(images=32, distribution=d, split="validation")) for d in ("natural", "counter")
+        scores(vlm, MiniChair(count=32, distribution=d, split="validation")) for d in ("natural", "counter")
     )
     assert counter["chair_i"] > natural["chair_i"]
     assert counter["recall"] < natural["recall"]

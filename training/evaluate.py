@@ -83,7 +83,7 @@ def main() -> None:
         print(json.dumps(found, ensure_ascii=False), flush=True)
 
     for distribution in ("natural", "counter"):
-        shared = {"images": options.images, "distribution": distribution, "split": options.split}
+        shared = {"count": options.images, "distribution": distribution, "split": options.split}
         tasks: list[Task] = [MiniPope(**shared), MiniChair(**shared), MiniMme(**shared)]
         for task in tasks:
             if options.only not in (None, task.name.removeprefix("mini-")):

@@ -235,9 +235,9 @@ def test_incomplete_sentences_are_dropped_if_wanted(write) -> None:
 
 def test_task_from_objects(write, tmp_path: Path) -> None:
     write("chair/objects.json", json.dumps(OBJECTS))
-    task = create("chair", tmp_path, number=2, seed=3)
+    task = create("chair", tmp_path, count=2, seed=3)
     assert len(task.samples()) == 2
-    assert task.samples() == create("chair", tmp_path, number=2, seed=3).samples()
+    assert task.samples() == create("chair", tmp_path, count=2, seed=3).samples()
     write("chair/image_ids.json", "[3, 1]")
     task = create("chair", tmp_path)
     assert [s.id for s in task.samples()] == ["3", "1"]

@@ -28,26 +28,24 @@ def answered(task, say):
 
 @pytest.mark.parametrize("name", NAMES_OF_TASKS)
 def test_always_the_same_and_growing(name: str) -> None:
-    task = create(name, images=6)
-    assert task.samples() == create(name, images=6).samples()
-    assert task.fingerprint == create(name, images=6).fingerprint
-    others = [
-        create(name, images=6, **o) for o in ({"seed": 1}, {"split": "validation"}, {"distribution": "counter"})
-    ]
+    task = create(name, count=6)
+    assert task.samples() == create(name, count=6).samples()
+    assert task.fingerprint == create(name, count=6).fingerprint
+    others = [create(name, count=6, **o) for o in ({"seed": 1}, {"split": "validation"}, {"distribution": "counter"})]
     assert len({task.fingerprint, *(o.fingerprint for o in others)}) == 4
-    larger = {s.id: s for s in create(name, images=9).samples()}
+    larger = {s.id: s for s in create(name, count=9).samples()}
     assert all(larger[s.id] == s for s in task.samples())
 
 
 @pytest.mark.parametrize("name", NAMES_OF_TASKS)
 def test_pictures_are_those_of_the_scenes(name: str) -> None:
-    for sample in create(name, images=2, distribution="counter").samples():
+    for sample in create(name, count=2, distribution="counter").samples():
         index = int(sample.unit.rpartition("-")[2])
         assert np.array_equal(sample.image(), World(0, "test", "counter").scene(index).image)
 
 
 def test_pope_is_true_and_balanced() -> None:
-    task = create("mini-pope", images=20)
+    task = create("mini-pope", count=20)
     labels = Counter((split, s.truth["label"]) for s in task.samples() for split in s.truth["splits"])
     assert set(labels.values()) == {60}
     assert len({(s.unit, s.prompt) for s in task.samples()}) == len(task.samples())  # nothing is asked twice
@@ -82,7 +80,7 @@ def test_absent_things_follow_the_recipe() -> None:
 def test_adversarial_misleads_more_than_random() -> None:
     """Measured by how likely the present things make the absent one."""
     lure: dict[str, list[float]] = {}
-    for s in create("mini-pope", images=40).samples():
+    for s in create("mini-pope", count=40).samples():
         if s.truth["label"] == "no":
             chance = statistics().given([INDEX[n] for n in view(s.unit).objects])
             for split in s.truth["splits"]:
@@ -92,7 +90,7 @@ def test_adversarial_misleads_more_than_random() -> None:
 
 
 def test_perfect_and_foolish_answers_to_pope() -> None:
-    task = create("mini-pope", images=8)
+    task = create("mini-pope", count=8)
     perfect = answered(task, lambda s: s.truth["label"])
     assert [perfect[k] for k in ("accuracy", "f1", "yes_ratio", "unparsable")] == [100, 100, 50, 0]
     always = answered(task, lambda s: "Yes")
@@ -108,7 +106,7 @@ def test_perfect_and_foolish_answers_to_pope() -> None:
 
 
 def test_chair_of_true_and_false_descriptions() -> None:
-    task = create("mini-chair", images=20)
+    task = create("mini-chair", count=20)
     true = answered(task, lambda s: view(s.unit).description())
     assert [true[k] for k in ("chair_s", "chair_i", "recall", "precision", "f1")] == [0, 0, 100, 100, 100]
     assert true["len"] > 15
@@ -126,7 +124,7 @@ def test_chair_of_true_and_false_descriptions() -> None:
 
 
 def test_mme_pairs_are_yes_and_no() -> None:
-    task = create("mini-mme", images=15)
+    task = create("mini-mme", count=15)
     pairs: dict[tuple[str, int], list[str]] = {}
     for s in task.samples():
         assert s.prompt.endswith("? Please answer yes or no.")

@@ -27,7 +27,7 @@ def test_names_can_be_read_again() -> None:
     for method in (Together((HEAL(alpha=0.3, interval=4), Beam(beams=3))), Beam(beams=2, length_penalty=0.5)):
         (again,) = methods_from([method_name(method)]).values()
         assert again == method
-    for task in (create("mini-pope"), create("mini-mme", images=3, subtasks=("count", "color"))):
+    for task in (create("mini-pope"), create("mini-mme", count=3, subtasks=("count", "color"))):
         assert tasks_from([task_name(task)]) == {task_name(task): task}
 
 
@@ -46,9 +46,9 @@ def test_wrong_methods_are_explained(text: str, message: str) -> None:
 
 
 def test_tasks() -> None:
-    found = tasks_from(["mini-pope:images=2,splits=random+popular", "mini-chair"])
-    assert list(found) == ["mini-pope:images=2,splits=random+popular", "mini-chair"]
-    assert found["mini-pope:images=2,splits=random+popular"].samples()
+    found = tasks_from(["mini-pope:count=2,splits=random+popular", "mini-chair"])
+    assert list(found) == ["mini-pope:count=2,splits=random+popular", "mini-chair"]
+    assert found["mini-pope:count=2,splits=random+popular"].samples()
     with pytest.raises(ConfigError, match="no task 'pop'"):
         tasks_from(["mini-pope", "pop"])
     with pytest.raises(ConfigError, match="needs official data"):

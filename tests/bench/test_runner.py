@@ -40,12 +40,12 @@ def vlm() -> VLM:
 def whole(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody disturbed."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    run(vlm, [create("mini-pope", images=1)], METHODS, path, SMALL)
+    run(vlm, [create("mini-pope", count=1)], METHODS, path, SMALL)
     return path
 
 
 def again(vlm: VLM, path: Path, settings: Settings = SMALL, **options: Any) -> Summary:
-    return run(vlm, [create("mini-pope", images=1)], METHODS, path, settings, **options)
+    return run(vlm, [create("mini-pope", count=1)], METHODS, path, settings, **options)
 
 
 def exact(path: Path) -> dict[Key, dict[str, Any]]:
@@ -68,12 +68,12 @@ def copied(whole: Path, to: Path) -> Path:
 
 
 def test_records_are_what_the_model_says(vlm: VLM, whole: Path) -> None:
-    task = create("mini-pope", images=1)
+    task = create("mini-pope", count=1)
     records = Folder(whole).records()
     assert len(records) == 10 * TIMES
     for sample in task.samples()[:10:3]:
         for name, method in (("plain", None), ("heal:alpha=0.6", METHODS[1])):
-            record = records[Key("mini-pope:images=1", name, sample.id)]
+            record = records[Key("mini-pope:count=1", name, sample.id)]
             answer = vlm.generate(sample.image(), sample.prompt, method=method, max_new_tokens=3, do_sample=False)
             assert (record.text, record.tokens, record.finish) == (answer.text, 3, answer.finish)
             assert record.parse == task.parse(sample, answer.text)
@@ -86,8 +86,8 @@ def test_records_are_what_the_model_says(vlm: VLM, whole: Path) -> None:
 def test_the_folder_tells_how_it_was_made(vlm: VLM, whole: Path) -> None:
     found = json.loads((whole / "run.json").read_text())
     configuration, environment = found["configuration"], found["environment"]
-    task = configuration["tasks"]["mini-pope:images=1"]
-    assert (task["name"], task["samples"], task["options"]["images"]) == ("mini-pope", 10, 1)
+    task = configuration["tasks"]["mini-pope:count=1"]
+    assert (task["name"], task["samples"], task["options"]["count"]) == ("mini-pope", 10, 1)
     assert task["decoding"] == {"do_sample": False, "num_beams": 1, "max_new_tokens": 3}
     assert len(task["fingerprint"]) == 16
     assert configuration["methods"]["plain"] is None
@@ -96,8 +96,8 @@ def test_the_folder_tells_how_it_was_made(vlm: VLM, whole: Path) -> None:
     assert configuration["model"]["name"] == "random"
     assert environment["versions"].keys() >= {"torch", "transformers", "heal-mllm"}
     assert environment["hardware"]["cores"] > 0
-    stored = Folder(whole).samples()["mini-pope:images=1"]
-    assert stored == list(create("mini-pope", images=1).samples()[:10])
+    stored = Folder(whole).samples()["mini-pope:count=1"]
+    assert stored == list(create("mini-pope", count=1).samples()[:10])
     with pytest.raises(ImageError, match="keeps no pictures"):
         stored[0].image()
 
@@ -106,7 +106,7 @@ def test_progress_is_reported(vlm: VLM, tmp_path: Path) -> None:
     seen: list[Progress] = []
     again(vlm, tmp_path / "run", watch=seen.append)
     assert [p.done for p in seen] == [0, 4, 8, 12, 16, 18, 20]
-    assert {(p.total, p.failed, p.task) for p in seen} == {(20, 0, "mini-pope:images=1")}
+    assert {(p.total, p.failed, p.task) for p in seen} == {(20, 0, "mini-pope:count=1")}
 
 
 @pytest.mark.parametrize(("size", "limit"), [(1, 3), (16, 10)])
@@ -137,7 +137,7 @@ def test_prompts_read_once_give_the_same_answers(vlm: VLM, whole: Path, tmp_path
 def test_sampling_depends_on_the_seed_alone(vlm: VLM, tmp_path: Path) -> None:
     def texts(name: str, size: int, seed: int, limit: int) -> dict[Key, str]:
         settings = Settings(limit, seed, size, 3, {"do_sample": True, "temperature": 3.0})
-        run(vlm, [create("mini-pope", images=1)], [None], tmp_path / name, settings)
+        run(vlm, [create("mini-pope", count=1)], [None], tmp_path / name, settings)
         return {key: value["text"] for key, value in exact(tmp_path / name).items()}
 
     first = texts("a", 4, 0, 3)
@@ -166,7 +166,7 @@ def test_killed_at_any_moment_it_ends_the_same(whole: Path, tmp_path: Path) -> N
     options = {"method": ["plain,heal:alpha=0.6"], "limit": 10, "batch_size": 4, "max_new_tokens": 3, "resume": True}
 
     def started() -> Any:
-        process = context.Process(target=evaluate, args=(["mini-pope:images=1"], path, "random"), kwargs=options)
+        process = context.Process(target=evaluate, args=(["mini-pope:count=1"], path, "random"), kwargs=options)
         process.start()
         return process
 
@@ -234,7 +234,7 @@ def test_another_configuration_is_refused(vlm: VLM, whole: Path, tmp_path: Path)
     ]
 
     def other(methods: list[Any], vlm: VLM) -> Summary:
-        return run(vlm, [create("mini-pope", images=1)], methods, path, SMALL, resume=True)
+        return run(vlm, [create("mini-pope", count=1)], methods, path, SMALL, resume=True)
 
     for message, attempt in refused:
         with pytest.raises(RunError, match=f"another configuration: .*{message}"):
@@ -331,15 +331,16 @@ def test_sample_that_spoils_a_batch_fails_alone(vlm: VLM, tmp_path: Path) -> Non
 
 
 def test_what_makes_no_sense_is_refused_before_there_is_a_folder(vlm: VLM, tmp_path: Path) -> None:
-    task, out = create("mini-pope", images=1), tmp_path / "run"
+    task, out = create("mini-pope", count=1), tmp_path / "run"
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("no task", lambda: run(vlm, [], METHODS, out)),
         ("no method", lambda: run(vlm, [task], [], out)),
         ("heal:alpha=0.6 is named twice", lambda: run(vlm, [task], [HEAL(alpha=0.6), HEAL(alpha=0.6)], out)),
-        ("mini-pope:images=1 is named twice", lambda: run(vlm, [task, task], METHODS, out)),
+        ("mini-pope:count=1 is named twice", lambda: run(vlm, [task, task], METHODS, out)),
         ("has 6", lambda: run(vlm, [task], [HEAL(layers=(6,))], out)),
         ("limit must be 1 or more", lambda: Settings(limit=0)),
         ("seed must be 0 or more", lambda: Settings(seed=-1)),
+        ("at most 9223372036854775807", lambda: Settings(seed=2**63)),
         ("a sample has one answer", lambda: Settings(generate={"num_return_sequences": 2})),
         ("no option 'nonsense'", lambda: Settings(generate={"nonsense": 2})),
     ]

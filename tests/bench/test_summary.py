@@ -30,7 +30,7 @@ def vlm() -> VLM:
 
 def test_summary(vlm: VLM, tmp_path: Path) -> None:
     methods = {"plain": None, "measured": HEAL(calibrate=False), "heal": HEAL(alpha=0.6)}
-    summary = run(vlm, [create("mini-chair", images=3)], methods, tmp_path / "run", Settings(max_new_tokens=4))
+    summary = run(vlm, [create("mini-chair", count=3)], methods, tmp_path / "run", Settings(max_new_tokens=4))
     plain, measured, healed = summary.rows
     assert (plain.differences, plain.changed, plain.fired, plain.unchanged) == (None, None, None, False)
     assert (measured.changed, measured.fired, measured.unchanged) == (0, 0, True)

@@ -12,8 +12,10 @@ from PIL import Image
 
 from heal.bench import create, tasks
 from heal.bench.catalogue import needs_data, options_of
+from heal.bench.summary import task_again
 from heal.bench.task import File, Number, Sample, Task, figures, fingerprint, ratio, together, totals, unit_counts
 from heal.errors import ConfigError, DataError, ImageError
+from heal.methods.options import options_of as documented
 
 
 class Right(Task):
@@ -88,9 +90,9 @@ def test_catalogue() -> None:
         assert kind.name == name
         assert kind.summary
         assert needs_data(name) == (not name.startswith("mini-"))
-    task = create("mini-pope", images="5", splits="random+popular", parser="strict")
+    task = create("mini-pope", count="5", splits="random+popular", parser="strict")
     assert options_of(task)["splits"] == ["random", "popular"]
-    assert task == create("mini-pope", images=5, splits=["random", "popular"], parser="strict")
+    assert task == create("mini-pope", count=5, splits=["random", "popular"], parser="strict")
     assert sum(len(s.truth["splits"]) for s in task.samples()) == 5 * 2 * 6
 
 
@@ -98,9 +100,13 @@ def test_catalogue() -> None:
     ("name", "options", "message"),
     [
         ("pop", {}, "no task 'pop': choose one of .*mini-pope"),
-        ("mini-pope", {"image": 3}, "no option 'image': it has images"),
-        ("mini-pope", {"images": "many"}, "must be a whole number, not 'many'"),
-        ("mini-pope", {"images": 0}, "images must be 1 or more"),
+        ("mini-pope", {"image": 3}, "no option 'image': it has count"),
+        ("mini-pope", {"count": "many"}, "mini-pope:count cannot be 'many': write a whole number"),
+        ("mini-pope", {"count": 0}, "count must be from 1 to 100000, not 0"),
+        ("mini-pope", {"count": 10**12}, "count must be from 1 to 100000"),
+        ("mini-pope", {"images": 3}, "mini-pope has no option 'images' any more: write count"),
+        ("chair", {"number": 3}, "chair has no option 'number' any more: write count"),
+        ("chair", {"images": "", "data": "."}, "chair:images cannot be empty"),
         ("mini-pope", {"splits": "random+odd"}, "cannot be 'odd': choose one of random, popular"),
         ("mini-pope", {"splits": "random+random"}, "chosen twice"),
         ("mini-chair", {"split": "train"}, "cannot be 'train'"),
@@ -113,6 +119,18 @@ def test_catalogue() -> None:
 def test_wrong_options_are_explained(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         create(name, **options)
+
+
+def test_stored_runs_may_have_earlier_names_of_options() -> None:
+    again = task_again({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}})
+    assert again == create("mini-pope", count=3, splits="random")
+
+
+@pytest.mark.parametrize("kind", tasks().values(), ids=tasks())
+def test_every_option_is_documented_and_means_the_same_everywhere(kind: type[Task]) -> None:
+    for option in documented(kind):
+        assert len(option.doc) > 8
+        assert {"images": "Path | None", "count": "int"}.get(option.name, option.type) == option.type
 
 
 def test_importing_the_package_does_not_import_benchmarks() -> None:

@@ -1,5 +1,7 @@
 """The command line: what it prints, what can be read by a machine, and how it fails."""
 
+import csv
+import io
 import json
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typer.testing import CliRunner, Result
 import heal
 from heal import HEAL, VLM
 from heal.architectures import ARCHITECTURES
+from heal.bench import tasks
 from heal.cli import app as application
 from heal.errors import ConfigError
 from heal.speed import Shape, Speed
@@ -161,6 +164,17 @@ def test_analyze_for_a_machine(picture: str, tmp_path: Path) -> None:
     assert found["config"]["calibrate"] is False
 
 
+def test_analyze_as_csv_and_markdown(picture: str) -> None:
+    found = strict(analyze(picture, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(analyze(picture, "--format", "csv").stdout)))
+    assert len(rows) == NEW * 48
+    first = [row["type"] for row in rows if row["step"] == "0"]
+    assert {kind: first.count(kind) for kind in TYPES} == found["counts"]
+    assert [row["token"] for row in rows[::48]] == found["tokens"]
+    text = analyze(picture, "--format", "md").stdout
+    assert len([line for line in text.splitlines() if line.startswith("| ")]) == (2 + 6) + (2 + NEW)
+
+
 def test_analyze_part_of_the_layers(picture: str) -> None:
     found = strict(analyze(picture, "--json", "--method", "heal:layers=2").stdout)
     assert found["counts"]["unknown"] == 40
@@ -199,6 +213,25 @@ def test_list_options() -> None:
     assert all(f"  {o['name']} = {o['default']}\n      {o['doc']}" in text for o in entry["options"])
 
 
+def test_list_options_of_tasks() -> None:
+    found = strict(cli("list", "tasks", "--options", "--json").stdout)["tasks"]
+    for entry in found:
+        names = [f.name for f in fields(tasks()[entry["name"]]) if f.name != "data"]
+        assert [o["name"] for o in entry["options"]] == names
+        assert all(o["doc"] for o in entry["options"])
+    (pope,) = (entry for entry in found if entry["name"] == "mini-pope")
+    assert {"name": "count", "type": "int", "default": "100", "doc": "How many scenes."} in pope["options"]
+    assert "  count = 100\n      How many scenes." in cli("list", "tasks", "--options").stdout
+
+
+def test_lists_as_csv_and_markdown() -> None:
+    rows = list(csv.DictReader(io.StringIO(cli("list", "methods", "--options", "--format", "csv").stdout)))
+    assert [r["name"] for r in rows if r["of"] == "heal"] == [f.name for f in fields(HEAL)]
+    lines = cli("list", "models", "--format", "md").stdout.splitlines()
+    assert lines[1] == "| --- | --- | --- | --- | --- |"
+    assert len([line for line in lines if line]) == len(ARCHITECTURES) + 2
+
+
 # ── heal speed ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -225,6 +258,9 @@ def test_speed_without_the_reference(tiny: list[str]) -> None:
     assert "plain (sdpa)" in table
     assert "HEAL, reference" not in table
     assert "kept between steps: " in table
+    assert "| plain (sdpa) |" in cli(*tiny, "--no-reference", "--format", "md").stdout
+    (row,) = csv.DictReader(io.StringIO(cli(*tiny, "--no-reference", "--format", "csv").stdout))
+    assert (row["preset"], row["reference_ms"]) == ("tiny", "")
 
 
 # ── failing ───────────────────────────────────────────────────────────────────────────────────────────

@@ -49,6 +49,9 @@ def test_pope(pope: list[str]) -> None:
     assert "POPE, 2 answers (parser official, version other)" in table
     assert "50.00" in table
     cli(*pope, "--parser", "kind", code=2)
+    assert "| accuracy | 50.00 |" in cli(*pope, "--format", "md")
+    headings, values = cli(*pope, "--format", "csv").splitlines()
+    assert dict(zip(headings.split(","), values.split(","), strict=True))["accuracy"] == "50.0"
 
 
 def test_chair(tmp_path: Path) -> None:
@@ -79,6 +82,7 @@ def test_mme(tmp_path: Path) -> None:
     found = parsed(cli("score", "mme", "--answers", tmp_path, "--json"))
     assert (found["existence/score"], found["total"], found["subtasks"]) == (200, 200, ["existence"])
     assert "existence" in cli("score", "mme", "--answers", tmp_path)
+    assert "| existence | 100.00 | 100.00 | 200.00 |" in cli("score", "mme", "--answers", tmp_path, "--format", "md")
     (tmp_path / "colour.txt").write_text("1.jpg\tIs it?\tYes\tYes\n")
     assert parsed(cli("score", "mme", "--answers", tmp_path, "--json"))["ignored"] == ["colour.txt"]
 
@@ -88,6 +92,8 @@ def test_data_check(tmp_path: Path) -> None:
     assert cli("data", "check", tmp_path) == "pope: coco: random 2; version: other; 0 of 1 images\n"
     (finding,) = parsed(cli("data", "check", tmp_path, "--json"))["found"]
     assert (finding["task"], finding["version"], finding["problem"]) == ("pope", "other", "")
+    assert "| pope | . |" in cli("data", "check", tmp_path, "--format", "md")
+    assert cli("data", "check", tmp_path, "--format", "csv").startswith("task,place,what,version")
     lines(tmp_path / "coco_pope_random.json", QUESTIONS[:1] * 2)
     assert "pope: broken: POPE (coco): the id random/1 occurs twice" in cli("data", "check", tmp_path, code=2)
 

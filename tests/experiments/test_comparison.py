@@ -39,9 +39,9 @@ def row(task, method, headline="f1", higher=True, value=80.0, shift=None, fired=
 @pytest.fixture
 def summary():
     rows = (
-        row("mini-pope:images=2", "plain", accuracy=79.0),
-        row("mini-pope:images=2", "heal", value=82.0, shift=2.0, fired=10, ratio=1.2, accuracy=81.0),
-        row("mini-pope:images=2", "idle", value=80.2, shift=0.2, fired=0, ratio=math.nan, accuracy=79.0),
+        row("mini-pope:count=2", "plain", accuracy=79.0),
+        row("mini-pope:count=2", "heal", value=82.0, shift=2.0, fired=10, ratio=1.2, accuracy=81.0),
+        row("mini-pope:count=2", "idle", value=80.2, shift=0.2, fired=0, ratio=math.nan, accuracy=79.0),
         row("mini-chair", "plain", "chair_s", False, 40.0, recall=70.0),
         row("mini-chair", "heal", "chair_s", False, 36.0, -4.0, 10, 1.4, recall=69.0),
         row("mini-chair", "idle", "chair_s", False, 40.0, 0.0, 0, 1.0, recall=70.0),
@@ -94,7 +94,7 @@ def test_every_figure_is_a_row_with_its_interval(summary):
 
 
 def test_the_best_setting_by_the_headline(summary):
-    assert best(summary, "mini-pope:images=2", ["plain", "heal", "idle"]) == "heal"
+    assert best(summary, "mini-pope:count=2", ["plain", "heal", "idle"]) == "heal"
     assert best(summary, "mini-chair", ["plain", "heal", "idle"]) == "heal"
     assert best(summary, "mini-chair", ["plain", "idle"]) == "plain"
 

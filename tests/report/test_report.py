@@ -36,8 +36,8 @@ def folder(tmp_path_factory, vlm, weights, figures):
     """Two runs that ended, one that did not, and the premise on natural scenes."""
     out = tmp_path_factory.mktemp("report")
     tasks = {
-        "mini-pope": MiniPope(images=1, split="validation"),
-        "mini-chair": MiniChair(images=1, split="validation"),
+        "mini-pope": MiniPope(count=1, split="validation"),
+        "mini-chair": MiniChair(count=1, split="validation"),
     }
     run(vlm, tasks, {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}, out / "choice")
     run(vlm, tasks, {"plain": None, "vcd": VCD(), "heal": HEAL(alpha=0.7, layers=(0, 1))}, out / "tuned-natural")
@@ -108,12 +108,12 @@ def test_what_is_kept_is_what_was_found(folder, tmp_path):
 def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
     keep(finished(folder / "choice"), tmp_path / "choice.json")
     there = kept(tmp_path / "choice.json")
-    pope, chair = MiniPope(images=1, split="validation"), MiniChair(images=1, split="validation")
+    pope, chair = MiniPope(count=1, split="validation"), MiniChair(count=1, split="validation")
     tasks = {"mini-pope": pope, "mini-chair": chair}
     methods = {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}
     assert there.answers(tasks, methods)
     assert not there.answers({"mini-pope": pope}, methods)
-    assert not there.answers(tasks | {"mini-pope": MiniPope(images=2, split="validation")}, methods)
+    assert not there.answers(tasks | {"mini-pope": MiniPope(count=2, split="validation")}, methods)
     assert not there.answers(tasks, methods | {"heal auto": HEAL(alpha=0.7)})
     assert not there.answers(tasks, {"plain": None})
 

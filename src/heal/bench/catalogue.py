@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from heal import values
 from heal.bench.task import Task
 from heal.errors import ConfigError, shortened
 
@@ -23,6 +24,14 @@ _PLACES = {
     "blink-twice": ("heal.bench.blink", "BlinkTwice"),
 }
 
+_RENAMED = {
+    "mini-pope": {"images": "count"},
+    "mini-chair": {"images": "count"},
+    "mini-mme": {"images": "count"},
+    "chair": {"number": "count"},
+}
+"""Earlier names of options."""
+
 
 def tasks() -> dict[str, type[Task]]:
     """Every benchmark by its name."""
@@ -31,19 +40,34 @@ def tasks() -> dict[str, type[Task]]:
 
 def create(name: str, data: str | Path | None = None, **options: Any) -> Task:
     """A benchmark with its options, given as values or as the words of a command line (`splits="random+popular"`)."""
+    return make(name, data, options)
+
+
+def make(name: str, data: str | Path | None, options: Mapping[str, Any]) -> Task:
+    """The same, with options that may have any name."""
     if name not in _PLACES:
         raise ConfigError(f"there is no task {name!r}: choose one of {', '.join(_PLACES)}")
-    kind = tasks()[name]
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    kind, known = tasks()[name], option_names(name)
     for option in options:
-        if option not in known or option == "data":
-            choices = ", ".join(n for n in known if n != "data")
-            raise ConfigError(f"{name} has no option {option!r}: it has {choices}")
+        if option in _RENAMED.get(name, {}):
+            raise ConfigError(f"{name} has no option {option!r} any more: write {_RENAMED[name][option]}")
+        if option not in known:
+            raise ConfigError(f"{name} has no option {option!r}: it has {', '.join(known)}")
     hints = get_type_hints(kind)
-    values = {option: _value(f"{name}:{option}", hints[option], value) for option, value in options.items()}
-    if "data" in known:
-        values["data"] = _folder(name, data)
-    return kind(**values)
+    given = {option: _value(f"{name}:{option}", hints[option], value) for option, value in options.items()}
+    if needs_data(name):
+        given["data"] = _folder(name, data)
+    return kind(**given)
+
+
+def option_names(name: str) -> list[str]:
+    """What may be chosen besides the folder of the data."""
+    return [f.name for f in fields(tasks()[name]) if f.name != "data"]  # type: ignore[arg-type]
+
+
+def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a stored run by the names that they have now."""
+    return {_RENAMED.get(name, {}).get(option, option): value for option, value in options.items()}
 
 
 def needs_data(name: str) -> bool:
@@ -65,17 +89,16 @@ def _value(where: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, str):
         return tuple(value) if isinstance(value, list) else value
     if kind is int:
-        try:
-            return int(value)
-        except ValueError:
-            raise ConfigError(f"{where} must be a whole number, not {value!r}") from None
+        return values.whole(value, where)
     if kind is bool:
-        if value.lower() not in ("true", "false"):
-            raise ConfigError(f"{where} must be true or false, not {value!r}")
-        return value.lower() == "true"
+        return values.boolean(value, where)
     if kind is str:
         return value
-    return tuple(value.split("+")) if str(kind).startswith("tuple") else Path(value)
+    if str(kind).startswith("tuple"):
+        return tuple(value.split("+"))
+    if not value:
+        raise ConfigError(f"{where} cannot be empty: write a path")
+    return Path(value)
 
 
 def again(name: str, options: Mapping[str, Any]) -> Task:

@@ -170,7 +170,7 @@ class Chair(Task):
     """The folder of the images; otherwise they are looked for in and beside the data folder."""
     table: Path | None = None
     """The official list of synonyms; otherwise synonyms.txt in the data folder, or the package's own table."""
-    number: int = 500
+    count: int = 500
     """How many images to draw if there is no image_ids.json."""
     seed: int = 0
     """Of that draw."""
@@ -180,8 +180,8 @@ class Chair(Task):
     """rules (needs no data) or nltk (POS tags and WordNet, as published figures; needs NLTK and its data)."""
 
     def __post_init__(self) -> None:
-        if self.number < 1:
-            raise ConfigError(f"number must be 1 or more, not {self.number}")
+        if self.count < 1:
+            raise ConfigError(f"count must be 1 or more, not {self.count}")
         beside = self.folder / "synonyms.txt"
         if self.table is None and beside.is_file():
             # as an option, it is in run.json: scored again without it, a run must not take the other table
@@ -217,7 +217,7 @@ class Chair(Task):
             return [image_key(as_id(value, f"{path}: id {number}")) for number, value in enumerate(listed, 1)]
         known = sorted(self.objects, key=lambda key: (len(key), key))
         rng = np.random.default_rng(self.seed)
-        return [known[i] for i in sorted(rng.permutation(len(known))[: self.number])]
+        return [known[i] for i in sorted(rng.permutation(len(known))[: self.count])]
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:

@@ -22,6 +22,8 @@ from heal.world.mentions import mentions
 from heal.world.statistics import statistics
 from heal.world.world import DISTRIBUTIONS
 
+MOST = 100_000
+"""Scenes of a task: they are all made before the first is asked about."""
 EACH = 3  # questions about present things an image, and as many about absent ones
 SUFFIX = " Please answer yes or no."
 TOPICS = ("existence", "count", "position", "color")
@@ -49,7 +51,7 @@ def _picture(world: World, index: int) -> Image.Image:
 class Miniature(Task):
     """A task about scenes of one world."""
 
-    images: int = 100
+    count: int = 100
     """How many scenes."""
     distribution: str = "natural"
     """natural, or counter: scenes that defy what usually comes together."""
@@ -59,8 +61,8 @@ class Miniature(Task):
     """Of the world."""
 
     def __post_init__(self) -> None:
-        if self.images < 1:
-            raise ConfigError(f"images must be 1 or more, not {self.images}")
+        if not 1 <= self.count <= MOST:
+            raise ConfigError(f"count must be from 1 to {MOST}, not {self.count}")
         pope.check_choice("split", self.split, ("validation", "test"))
         pope.check_choice("distribution", self.distribution, DISTRIBUTIONS)
         if self.seed < 0:
@@ -110,7 +112,7 @@ class MiniPope(Miniature):
         pope.check_splits(self.splits, pope.SPLITS)
 
     def make(self) -> list[Sample]:
-        return [s for index in range(self.images) for s in self._of(index, self.world.scene(index))]
+        return [s for index in range(self.count) for s in self._of(index, self.world.scene(index))]
 
     def _of(self, index: int, view: View) -> list[Sample]:
         """The same present things in every split, as many absent ones; what several splits ask is asked once."""
@@ -168,7 +170,7 @@ class MiniChair(Miniature):
     higher_is_better: ClassVar[bool] = False
 
     def make(self) -> list[Sample]:
-        views = [(index, self.world.scene(index)) for index in range(self.images)]
+        views = [(index, self.world.scene(index)) for index in range(self.count)]
         return [self.sample(i, "", chair.PROMPT, {"objects": sorted(view.objects)}) for i, view in views]
 
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
@@ -191,7 +193,7 @@ class MiniMme(Miniature):
     headline: ClassVar[str] = "total"
 
     subtasks: tuple[str, ...] = TOPICS
-    """Any of existence, count, position, color; `images` scenes each."""
+    """Any of existence, count, position, color; `count` scenes each."""
     parser: str = "official"
     """official (looks at four characters) or strict (reads words)."""
 
@@ -207,7 +209,7 @@ class MiniMme(Miniature):
         """The first scenes in which it can be asked: some have no colours, or no two things apart."""
         found: list[Sample] = []
         index = 0
-        while len(found) < 2 * self.images:
+        while len(found) < 2 * self.count:
             view = self.world.scene(index)
             for question in pair_of_questions(subtask, view, self.rng(view, MME + TOPICS.index(subtask))):
                 facts = {"label": question.answer.lower(), "subtask": subtask, "pair": index}

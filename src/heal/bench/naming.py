@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heal import values
 from heal.bench import catalogue
 from heal.bench.task import Task
 from heal.errors import ConfigError
@@ -39,19 +40,13 @@ def methods_from(texts: Iterable[str]) -> dict[str, Method | None]:
 
 
 def tasks_from(texts: Iterable[str], data: Path | None = None) -> dict[str, Task]:
-    """By their names, with options as `mini-pope:images=20,splits=random+popular`."""
+    """By their names, with options as `mini-pope:count=20,splits=random+popular`."""
     return named_tasks([_task(text, data) for text in split(texts)])
 
 
 def _task(text: str, data: Path | None) -> Task:
     name, _, rest = text.partition(":")
-    options = {}
-    for item in filter(None, (part.strip() for part in rest.split(","))):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"{item!r} is not an option of {name}: write {name}:option=value,…")
-        options[key.strip()] = value
-    return catalogue.create(name.strip(), data, **options)
+    return catalogue.make(name.strip(), data, values.items(rest, name.strip()))
 
 
 def named_tasks(tasks: Tasks) -> dict[str, Task]:

@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heal.bench.task import Sample, Task, together
+from heal.engine.decoding import check_options
 from heal.errors import ConfigError, DataError
 from heal.plain import plain
 
-OWN = {
-    "max_new_tokens": "it has an option of its own",
-    "num_return_sequences": "a sample has one answer",
-    "generation_config": "give its values one by one",
-}
+HIGHEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, not {self.seed}")
-        from transformers import GenerationConfig
-
-        known = vars(GenerationConfig())
-        for name in self.generate:
-            if name in OWN:
-                raise ConfigError(f"{name} cannot be an option of generate() here: {OWN[name]}")
-            if name not in known:
-                raise ConfigError(f"generate() has no option {name!r}: num_beams, do_sample, temperature … are some")
+        if not 0 <= self.seed <= HIGHEST_SEED:
+            raise ConfigError(f"seed must be 0 or more and at most {HIGHEST_SEED}, not {self.seed}")
+        check_options(self.generate)
 
     @property
     def sampled(self) -> bool:
@@ -61,6 +51,8 @@ class Settings:
     def decoding(self, task: Task) -> dict[str, Any]:
         """Greedy unless told otherwise, whatever the checkpoint's own configuration says."""
         tokens = self.max_new_tokens or task.max_new_tokens
+        if (least := self.generate.get("min_new_tokens", 0)) > tokens:
+            raise ConfigError(f"min_new_tokens is {least}, but an answer has at most {tokens} tokens")
         return {"do_sample": False, "num_beams": 1, **self.generate, "max_new_tokens": tokens}
 
 

@@ -141,7 +141,7 @@ def task_again(description: Mapping[str, Any], folder: Path) -> Task:
     if name not in catalogue.tasks():
         raise RunError(f"the task {shortened(name)} is not in the catalogue: give it with tasks=")
     try:
-        return catalogue.again(name, description["options"])
+        return catalogue.again(name, catalogue.current_options(name, description["options"]))
     except ConfigError as error:
         raise RunError(f"{folder / RUN} has an option that the task {name} cannot have: {error}") from error
 

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from heal.cli.common import (
     EMBEDDED,
     Alpha,
-    AsJson,
     Device,
     Dtype,
     MaxNewTokens,
     MethodText,
     Model,
-    emit,
+    check_place,
+    check_prompt,
     load,
     method_from,
     save_trace,
 )
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, say, show
 from heal.errors import ConfigError
+from heal.escape import one_line
 
 if TYPE_CHECKING:
     from heal.trace import Trace
 
 LETTERS = {0: "c", 1: "i", 2: "V", 3: "L", 4: "S", 255: "?"}
+SYNERGY = 4
 LEGEND = "V visual, L language, S synergy, c causally redundant, i information redundant, ? not analysed"
 
 
@@ -37,6 +40,7 @@ def analyze(
     model: Model = EMBEDDED,
     method: MethodText = "heal",
     alpha: Alpha = None,
+    form: FormatOption = None,
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="Save what was measured to this .safetensors file.")] = None,
     max_new_tokens: MaxNewTokens = 64,
@@ -48,6 +52,10 @@ def analyze(
 
     from heal.methods import HEAL
 
+    output = chosen_format(form, as_json)
+    check_prompt(prompt)
+    if trace is not None:
+        check_place(trace, "the trace", folder=False)
     chosen = method_from(method, alpha)
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"only heal analyses heads, not {chosen.name}")
@@ -56,11 +64,17 @@ def analyze(
     answer = vlm.generate(image, prompt, method=measured, trace=True, max_new_tokens=max_new_tokens, do_sample=False)
     if trace is not None:
         save_trace(answer.trace, trace)
-    if as_json:
-        return emit(summary(answer.trace))
-    print(f"answer: {answer.text}")
-    print_map(answer.trace)
-    print_tokens(answer.trace)
+    if output is Format.json:
+        emit(summary(answer.trace))
+    elif output is Format.csv:
+        emit_csv(rows(answer.trace))
+    elif output is Format.md:
+        show(layer_table(answer.trace), output)
+        show(token_table(answer.trace), output)
+    else:
+        say(f"answer: {answer.text}")
+        print_map(answer.trace)
+        print_tokens(answer.trace)
 
 
 def summary(trace: Trace) -> dict[str, Any]:
@@ -79,24 +93,57 @@ def counts(trace: Trace) -> dict[str, int]:
     """Heads of each type at the first token."""
     from heal.analysis.taxonomy import HeadType
 
-    first = trace.types[0] if trace.steps else np.zeros(0, np.uint8)
-    return {kind.label: int((first == int(kind)).sum()) for kind in HeadType}
+    first = trace.types[0].ravel().tolist() if trace.steps else []
+    return {kind.label: first.count(int(kind)) for kind in HeadType}
+
+
+def rows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Every head at every token."""
+    from heal.analysis.taxonomy import HeadType
+
+    labels = {int(kind): kind.label for kind in HeadType}
+    for step, token in enumerate(trace.tokens):
+        for layer, types in enumerate(trace.types[step].tolist()):
+            for head, kind in enumerate(types):
+                share = float(trace.alpha_vis[step][layer][head])
+                place = {"step": step, "token": token, "layer": layer, "head": head}
+                yield place | {"type": labels[kind], "alpha_vis": share}
+
+
+def layers(trace: Trace) -> list[tuple[str, str, str]]:
+    """Number, one letter per head, and mean share of the synergy heads of each layer at the first token."""
+    import numpy as np
+
+    found = []
+    for layer, types in enumerate(trace.types[0] if trace.steps else ()):
+        share = trace.alpha_vis[0][layer]
+        mixed = share[(types == SYNERGY) & ~np.isnan(share)]
+        letters = "".join(LETTERS[int(kind)] for kind in types)
+        found.append((str(layer), letters, f"{mixed.mean():.2f}" if mixed.size else "–"))
+    return found
+
+
+def layer_table(trace: Trace) -> Table:
+    title = f"{trace.text} – head types at the first token ({LEGEND})"
+    return Table(("layer", "heads", "α_vis of synergy heads"), layers(trace), title)
+
+
+def token_table(trace: Trace) -> Table:
+    cells = [(token.strip(), f"{share:.2f}") for token, share in zip(trace.tokens, trace.mean_alpha(), strict=True)]
+    return Table(("token", "α_vis of synergy heads"), cells, "visual share of the synergy heads, token by token")
 
 
 def print_map(trace: Trace) -> None:
-    """One line a layer, one letter a head, at the first token."""
+    """One line for each layer, one letter for each head, at the first token."""
     if not trace.steps:
         return
-    print(f"head types at the first token ({LEGEND}):")
-    share = trace.alpha_vis[0]
-    for layer, types in enumerate(trace.types[0]):
-        mixed = share[layer][(types == 4) & ~np.isnan(share[layer])]
-        mean = f"{mixed.mean():.2f}" if mixed.size else " –  "
-        print(f"  layer {layer:2d}  {''.join(LETTERS[int(t)] for t in types)}  α_vis of synergy heads {mean}")
+    say(f"head types at the first token ({LEGEND}):")
+    for layer, letters, mean in layers(trace):
+        say(f"  layer {layer:>2s}  {letters}  α_vis of synergy heads {mean}")
 
 
 def print_tokens(trace: Trace) -> None:
-    print("visual share of the synergy heads, token by token:")
-    for token, share in zip(trace.tokens, trace.mean_alpha(), strict=True):
-        bar = "" if np.isnan(share) else "█" * round(30 * float(share))
-        print(f"  {share:5.2f} {bar:30s} {token.strip()}")
+    say("visual share of the synergy heads, token by token:")
+    for token, share in zip(trace.tokens, trace.mean_alpha().tolist(), strict=True):
+        bar = "" if share != share else "█" * round(30 * share)
+        say(f"  {share:5.2f} {bar:30s} {one_line(token)}")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+import heal
 from heal.cli.analyze import analyze
 from heal.cli.calibrate import calibrate
 from heal.cli.compare import compare
@@ -18,35 +24,65 @@ from heal.cli.run import run
 from heal.cli.score import app as score
 from heal.cli.speed import speed
 from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
+from heal.escape import LONGEST, one_line
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 an unexpected error; 2 bad input or options; 3 the model cannot be loaded or used;
 4 finished, but some samples failed; 130 interrupted."""
+
+INTERRUPTED = 130
+
+DEBUG = "HEAL_DEBUG"
+"""Set in the environment, it shows where an error comes from."""
+
+UsageError: Any = typer.BadParameter.__base__  # of typer's own copy of click, or of click itself
 
 app = typer.Typer(
     name="heal",
     help="Find and reduce hallucinations of multimodal LLMs at inference time, without training.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(analyze)
-app.command()(calibrate)
-app.command()(compare)
-app.command()(report)
-app.command()(speed)
-app.command("eval")(evaluate)
-app.command("list")(lists)
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        print(f"heal {heal.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _heal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Find and reduce hallucinations of multimodal LLMs at inference time, without training."""
+
+
+def _add(command: Callable[..., None], name: str) -> None:
+    """With the whole first paragraph of its help in the list of commands."""
+    paragraph = (inspect.getdoc(command) or "").partition("\n\n")[0]
+    app.command(name, short_help=" ".join(paragraph.split()))(command)
+
+
+for _command, _name in (
+    (run, "run"),
+    (analyze, "analyze"),
+    (calibrate, "calibrate"),
+    (compare, "compare"),
+    (report, "report"),
+    (speed, "speed"),
+    (evaluate, "eval"),
+    (lists, "list"),
+):
+    _add(_command, _name)
 app.add_typer(score, name="score")
 app.add_typer(data, name="data")
-
-
-def _one_line(message: object, category: type[Warning], *_: object, **__: object) -> None:
-    print(f"heal: warning: {message}", file=sys.stderr)
 
 
 def main() -> None:
@@ -54,17 +90,60 @@ def main() -> None:
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", HealWarning)
     warnings.showwarning = _one_line
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # an encoding without α is no reason to fail
     try:
-        app()
-    except (ModelError, UnsupportedError) as error:
-        _fail(error, 3)
-    except HealError as error:
-        _fail(error, 2)
-    except KeyboardInterrupt:
+        code = app(prog_name="heal", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:
+        _fail(error)
+    if code == INTERRUPTED:
         print("heal: interrupted", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(error: Exception, code: int) -> None:
-    print(f"heal: error: {' '.join(str(error).split())}", file=sys.stderr)
+def _one_line(message: object, category: type[Warning], *_: object, **__: object) -> None:
+    print(f"heal: warning: {one_line(message, LONGEST)}", file=sys.stderr)
+
+
+def _fail(error: Exception) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        sys.exit(2)
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    message, advice, code = _explained(error)
+    print(f"heal: error: {one_line(message, LONGEST)}{advice}", file=sys.stderr)
     sys.exit(code)
+
+
+def _explained(error: Exception) -> tuple[str, str, int]:
+    """What is wrong, what to do besides, and the exit code."""
+    if isinstance(error, (ModelError, UnsupportedError)):
+        return str(error), "", 3
+    if isinstance(error, HealError):
+        return str(error), "", 2
+    if isinstance(error, UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "heal"
+        return error.format_message().rstrip("."), f" (see `{command} --help`)", 2
+    if _out_of_memory(error):
+        return "out of memory", ": use fewer rows or tokens at once, or a smaller model", 1
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror}", "", 2
+    advice = f". This is a bug in heal: please report it with what {DEBUG}=1 in the environment shows"
+    return f"unexpected {type(error).__name__}: {error}", advice, 1
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Of Python, of torch on a GPU (a RuntimeError of its own), or of torch on a CPU (only the text says so)."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)

@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, MaxNewTokens, MethodText, Model, emit, load, note
+from heal.cli.common import (
+    EMBEDDED,
+    MOST_ROWS,
+    MOST_SCENES,
+    Device,
+    Dtype,
+    MaxNewTokens,
+    MethodText,
+    Model,
+    check_place,
+    load,
+)
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
+from heal.cli.progress import progress
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,11 +39,12 @@ def calibrate(
             "Default: the validation split of the miniature world."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most pictures to use.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="The most pictures to use.")] = 200,
     out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("equilibrium.json"),
     method: MethodText = "heal",
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Pictures at a time.")] = 16,
     max_new_tokens: MaxNewTokens = 128,
+    form: FormatOption = None,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -42,13 +54,22 @@ def calibrate(
     from heal.methods import HEAL, parse
     from heal.methods.equilibrium import FEWEST
 
+    output = chosen_format(form, as_json)
+    check_place(out, "the equilibrium", folder=False)
     chosen = parse(method)
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"an equilibrium belongs to heal, not to {chosen.name}")
     source, find, data = _source(pictures, limit)
     vlm = load(model, dtype, device)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("describing pictures", total=len(source))
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        report("describing pictures", done, len(source))
+
+    with progress("pictures") as report:
+        report("describing pictures", 0, len(source))
         found = own_equilibrium(
             vlm,
             source,
@@ -57,7 +78,7 @@ def calibrate(
             max_new_tokens,
             find,
             data,
-            lambda: bar.advance(task),
+            advance,
         )
     try:
         found.save(out)
@@ -71,12 +92,14 @@ def calibrate(
         "names": found.source["names"],
         "file": str(out),
     }
-    if as_json:
+    if output is Format.json:
         return emit(facts)
-    print(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correct names")
-    print(
-        f"measured at {facts['correct_names']} correct of {facts['names']} names in {len(source)} pictures ({data})"
-    )
+    if output is Format.csv:
+        return emit_csv([facts])
+    if output is Format.md:
+        return show(Table(("", "value"), [(name, str(value)) for name, value in facts.items()]), output)
+    say(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correct names")
+    say(f"measured at {facts['correct_names']} correct of {facts['names']} names in {len(source)} pictures ({data})")
     note(f"use it by --method heal:alpha=auto,profile={out} or heal:alpha=profile,profile={out}")
 
 

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, ReadOnce, emit, load
+from heal.cli.common import (
+    EMBEDDED,
+    MOST_ROWS,
+    MOST_SCENES,
+    Device,
+    Dtype,
+    Model,
+    OldImages,
+    ReadOnce,
+    Seed,
+    check_place,
+    load,
+)
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,33 +38,39 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="`all`: every method with its published defaults. Or methods as in `heal eval`.")
     ] = "all",
-    images: Annotated[int, typer.Option(min=1, help="Pictures a task in the miniature world.")] = 500,
+    count: Annotated[
+        int, typer.Option(min=1, max=MOST_SCENES, help="Pictures per task in the miniature world.")
+    ] = 500,
     distribution: Annotated[str, typer.Option(help="Of the miniature world: natural or counter.")] = "natural",
     split: Annotated[str, typer.Option(help="Of the miniature world: test, or validation to choose with.")] = "test",
     data: Annotated[
         Path | None, typer.Option(help="The folder of official data, in the place of the miniature world.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the bootstrap.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 32,
+    seed: Seed = 0,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Samples answered at once.")] = 32,
     read_once: ReadOnce = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
+    form: FormatOption = None,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
+    images: OldImages = None,
 ) -> None:
     """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
+    output = chosen_format(form, as_json)
+    check_place(out, "the run", folder=True)
     from heal.bench.naming import methods_from, tasks_from
     from heal.bench.plan import chosen as asked
     from heal.bench.presence import with_images
     from heal.bench.runner import Settings, run
     from heal.cli.evaluate import bar
-    from heal.experiments.comparison import csv_rows, lines, markdown, published
+    from heal.experiments.comparison import cells, csv_rows, lines, markdown, published
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if unknown := [name for name in names if name not in KNOWN]:
         raise ConfigError(f"there is no task {unknown[0]!r} to compare on: choose from {', '.join(KNOWN)}")
-    options = f"images={images},distribution={distribution},split={split}"
+    options = f"count={count},distribution={distribution},split={split}"
     texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
     chosen = published() if methods == "all" else methods_from([methods])
     settings, made = Settings(limit, seed, batch_size, read_once=read_once), tasks_from(texts, data)
@@ -61,11 +80,16 @@ def compare(
         summary = run(vlm, made, chosen, out, settings, resume=resume, watch=watch)
     table = lines(summary)
     write(table, out)
-    if as_json:
+    if output is Format.json:
         return emit({"run": str(out), "rows": csv_rows(table)})
-    print(markdown(table), end="")
-    print("differences to the first method in brackets; * its 95 % interval excludes zero")
-    print(f"table: {out / 'table.md'}, {out / 'table.csv'}; picture: {out / 'quality-cost.png'}")
+    if output is Format.csv:
+        return emit_csv(csv_rows(table))
+    if output is Format.md:
+        print(markdown(table))
+    else:
+        show(Table(*cells(table)))
+    say("differences to the first method in brackets; * its 95 % interval excludes zero")
+    note(f"table: {out / 'table.md'}, {out / 'table.csv'}; picture: {out / 'quality-cost.png'}")
 
 
 def write(table: list[Line], folder: Path) -> None:

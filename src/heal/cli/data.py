@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heal.cli.common import AsJson, emit
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, say, show
 from heal.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at benchmark data.")
@@ -21,6 +21,7 @@ def _data() -> None:
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder with official data, in it or in folders below.")],
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is found, which version it is, and how many of its images are there. Exit code 2 if some is broken."""
@@ -28,18 +29,25 @@ def check(
 
     from heal.bench.survey import survey
 
+    output = chosen_format(form, as_json)
     found = survey(folder)
     if not found:
         raise DataError(f"no benchmark data was recognised in {folder}; docs/benchmarks.md lists the files")
-    if as_json:
-        emit({"found": [asdict(finding) for finding in found]})
+    rows = [asdict(finding) for finding in found]
+    if output is Format.json:
+        emit({"found": rows})
+    elif output is Format.csv:
+        emit_csv(rows)
+    elif output is Format.md:
+        cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+        show(Table([name.replace("_", " ") for name in rows[0]], cells), output)
     else:
         for f in found:
             place = "" if f.place == "." else f" in {f.place}"
             if f.problem:
-                print(f"{f.task}{place}: broken: {f.problem}")
+                say(f"{f.task}{place}: broken: {f.problem}")
                 continue
             images = "" if f.images is None else f"; {f.images} of {f.of_images} images"
-            print(f"{f.task}{place}: {f.what}; version: {f.version}{images}")
+            say(f"{f.task}{place}: {f.what}; version: {f.version}{images}")
     if any(f.problem for f in found):
         raise typer.Exit(2)

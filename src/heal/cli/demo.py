@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heal.cli.common import EMBEDDED, load
+from heal.cli.common import EMBEDDED, check_place, load
+from heal.cli.output import note, say
 from heal.cli.run import describe
 from heal.errors import ConfigError
+from heal.escape import visible
 
 if TYPE_CHECKING:
     from heal.experiments.objects import ObjectToken
@@ -26,6 +28,15 @@ MANY = 32
 """Scenes that are counted besides: one proves nothing."""
 ENLARGED = 4
 TOKENS = 128
+
+
+def announce(method: str, folder: Path) -> None:
+    """At once, before anything heavy is imported: what is going to happen, and where."""
+    check_place(folder, "the pictures", folder=True)
+    note(
+        f"demonstration: the small model of the package describes a drawn scene, plain and with {method}, "
+        f"then {MANY} more.\nPictures go to {folder}. About half a minute; loading …"
+    )
 
 
 def demo(method: Method | None, folder: Path) -> None:
@@ -53,24 +64,24 @@ def demo(method: Method | None, folder: Path) -> None:
         found[name] = (answer, label(0, answer.trace, view.objects))
     with _writing(folder):
         picture = _write(view, found, folder)
-    print(f"picture: {picture}")
-    print(f"it shows: {', '.join(sorted(view.objects))}")
-    print(f"asked: {PROMPT}\n")
+    say(f"picture: {picture}")
+    say(f"it shows: {', '.join(sorted(view.objects))}")
+    say(f"asked: {PROMPT}\n")
     for name, (answer, tokens) in found.items():
         wrong = [t for t in tokens if not t.correct]
-        print(f"{name}: {marked(answer, wrong)}")
+        print(f"{name}: {marked(answer, wrong)}")  # its colours are real
         made_up = ", ".join(dict.fromkeys(t.category for t in wrong)) or "nothing"
-        print(
+        say(
             f"  made up: {made_up}; named rightly: {len({t.category for t in tokens if t.correct})} "
             f"of {len(view.objects)}"
         )
-        print(f"  {drift(tokens)}\n")
-    print(describe(found[method.name][0], found["plain"][0]))
+        say(f"  {drift(tokens)}\n")
+    say(describe(found[method.name][0], found["plain"][0]))
     views = [world.scene(i) for i in range(MANY)]
-    print(f"one scene proves nothing; the first {MANY} of its kind (`heal report embedded` measures thousands):")
+    say(f"one scene proves nothing; the first {MANY} of its kind (`heal report embedded` measures thousands):")
     for name, given in (("plain", None), (method.name, method)):
-        print(f"  {name}: {counted(vlm, views, given)}")
-    print(f"pictures: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
+        say(f"  {name}: {counted(vlm, views, given)}")
+    say(f"pictures: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
 
 
 def counted(vlm: VLM, views: list[View], method: Method | None) -> str:
@@ -98,9 +109,9 @@ def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
     names, text, end, parts = {t.category for t in wrong}, answer.text, 0, []
     for mention in mentions(text):
         if mention.category in names:
-            parts += [text[end : mention.start], before, text[mention.start : mention.stop], after]
+            parts += [visible(text[end : mention.start]), before, text[mention.start : mention.stop], after]
             end = mention.stop
-    return "".join([*parts, text[end:]])
+    return "".join([*parts, visible(text[end:])])
 
 
 def drift(tokens: list[ObjectToken]) -> str:

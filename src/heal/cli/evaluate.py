@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal import strict_json
-from heal.cli.common import EMBEDDED, AsJson, Device, Dtype, Model, ReadOnce, emit, load, note
-from heal.errors import ConfigError
+from heal.cli.common import EMBEDDED, MOST_ROWS, MOST_TOKENS, Device, Dtype, Model, ReadOnce, Seed, check_place, load
+from heal.cli.output import AsJson, FormatOption, chosen_format, note
+from heal.cli.progress import progress
 
 if TYPE_CHECKING:
     from heal.bench.answering import Progress, Watch
@@ -22,7 +22,7 @@ FAILED = 4
 
 def evaluate(
     task: Annotated[
-        list[str], typer.Argument(help="Benchmarks, with options as mini-pope:images=20. See `heal list tasks`.")
+        list[str], typer.Argument(help="Benchmarks, with options as mini-pope:count=20. See `heal list tasks`.")
     ],
     out: Annotated[Path, typer.Option(help="The folder of this run. It must be new, or resumed.")],
     model: Model = EMBEDDED,
@@ -35,12 +35,16 @@ def evaluate(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The folder of official data.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling, of methods that draw, and of the bootstrap.")] = 0,
+    seed: Seed = 0,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Samples answered at once; with do_sample=true each is answered alone.")
+        int,
+        typer.Option(
+            min=1, max=MOST_ROWS, help="Samples answered at once; with do_sample=true each is answered alone."
+        ),
     ] = 16,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The most tokens of an answer. Default: as each task has it.")
+        int | None,
+        typer.Option(min=1, max=MOST_TOKENS, help="The most tokens of an answer. Default: as each task has it."),
     ] = None,
     generate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of generate(): num_beams=3, do_sample=true …")
@@ -51,6 +55,7 @@ def evaluate(
         typer.Option("--skip-missing", help="Leave out samples whose images are missing; the tables say how many."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
+    form: FormatOption = None,
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -59,14 +64,18 @@ def evaluate(
 
     Exit code 4 if the run finished but some samples failed. `accelerate launch -m heal eval …` shares the work.
     """
+    output = chosen_format(form, as_json)
+    check_place(out, "the run", folder=True)
     from heal.bench.naming import methods_from, tasks_from
     from heal.bench.plan import chosen
     from heal.bench.presence import with_images
     from heal.bench.runner import Settings, run
     from heal.bench.shard import Shard
     from heal.cli.summary import print_summary
+    from heal.engine.decoding import parse_options
 
-    settings = Settings(limit, seed, batch_size, max_new_tokens, options(generate or []), read_once, skip_missing)
+    decoding = parse_options(generate or [])
+    settings = Settings(limit, seed, batch_size, max_new_tokens, decoding, read_once, skip_missing)
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)
@@ -83,55 +92,18 @@ def evaluate(
         shard.close()
     if not shard.main:
         return
-    emit({"run": str(out), **summary.scores()}) if as_json else print_summary(summary)
+    print_summary(summary, output)
     if summary.failed:
         raise typer.Exit(FAILED)
 
 
-def options(texts: list[str]) -> dict[str, Any]:
-    """`num_beams=3`, `do_sample=true`, `temperature=0.7`."""
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--generate {text!r}: write key=value, as num_beams=3")
-        try:
-            found[key.strip()] = strict_json.parse(value.lower() if value in ("True", "False") else value)
-        except strict_json.Broken:
-            found[key.strip()] = value
-        except strict_json.Refused as error:
-            raise ConfigError(f"--generate {key}: {error}") from error
-    return found
-
-
 @contextmanager
-def bar(shown: bool) -> Iterator[Watch | None]:
-    """Records made, their rate and the time left, on standard error."""
-    if not shown:
-        yield None
-        return
-    from rich import progress
-    from rich.console import Console
-    from rich.text import Text
-
-    class Rate(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> Text:
-            return Text(f"{task.speed or 0:.1f} answers/s")
-
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        Rate(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True)) as display:
-        line = display.add_task("", total=None)
+def bar(shown: bool) -> Iterator[Watch]:
+    """Answers made, their rate and the time left, on standard error."""
+    with progress("answers", shown) as report:
 
         def watch(now: Progress) -> None:
             failed = f", {now.failed} failed" if now.failed else ""
-            display.update(line, description=f"{now.task}{failed}", completed=now.done, total=now.total)
+            report(f"{now.task}{failed}", now.done, now.total)
 
         yield watch

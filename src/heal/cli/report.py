@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import EMBEDDED, load, note
+from heal.cli.common import EMBEDDED, MOST_ROWS, MOST_SCENES, OldImages, check_place, load
+from heal.cli.output import note, say
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from heal.vlm import VLM
 
 
+NONE = "none"
 PARTS = ("premise", "validation", "natural", "counter", "methods")
 
 
@@ -25,10 +27,12 @@ def report(
         "runs/embedded"
     ),
     to: Annotated[Path, typer.Option(help="The document to write.")] = Path("docs/results.md"),
-    images: Annotated[int, typer.Option(min=1, help="Test pictures of each distribution.")] = 1000,
-    fewer: Annotated[int, typer.Option(min=1, help="Test pictures for controls and other methods.")] = 500,
-    validation: Annotated[int, typer.Option(min=1, help="Validation pictures.")] = 300,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples answered at once.")] = 128,
+    count: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Test pictures of each distribution.")] = 1000,
+    fewer: Annotated[
+        int, typer.Option(min=1, max=MOST_SCENES, help="Test pictures for controls and other methods.")
+    ] = 500,
+    validation: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Validation pictures.")] = 300,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Samples answered at once.")] = 128,
     parts: Annotated[
         str,
         typer.Option(
@@ -36,6 +40,7 @@ def report(
             "document again. It tells what has been measured so far, here or earlier, of this very model."
         ),
     ] = ",".join(PARTS),
+    images: OldImages = None,
 ) -> None:
     """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down.
 
@@ -54,9 +59,9 @@ def report(
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
-    wanted = [part.strip() for part in parts.split(",") if part.strip()]
-    if unknown := [part for part in wanted if part not in PARTS]:
-        raise ConfigError(f"a report has no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    wanted = wanted_parts(parts)
+    check_place(out, "the runs", folder=True)
+    check_place(to, "the document", folder=False)
     vlm = load(EMBEDDED, "auto", None)
 
     figures, weights = to.with_suffix(""), weights_fingerprint(vlm.model)
@@ -83,20 +88,36 @@ def report(
         done(embedded.safety(validation))
         done(embedded.choice(validation))
     for distribution in (d for d in ("natural", "counter") if d in wanted):
-        done(embedded.result(distribution, images))
-        done(embedded.questions(distribution, images))
+        done(embedded.result(distribution, count))
+        done(embedded.questions(distribution, count))
         done(embedded.controls(distribution, fewer, chosen()))
     if "methods" in wanted:
         settings = embedded.tuned(done(embedded.tuning(validation)))
         done(embedded.rivals("natural", fewer, None))
         done(embedded.rivals("natural", fewer, settings))
     found = gather(out, figures, weights)
+    if not found.runs and not found.drifts:
+        raise ConfigError(f"nothing has been measured yet, neither in {out} nor in {figures}: leave --parts out")
     drawn = {"published-natural": lambda t: quality_against_cost(panels(t)), "tuning": lambda t: trade_off(curves(t))}
     for name, (file, _) in DRAWINGS.items():
         if name in found.runs:
             save(drawn[name](lines(found.runs[name].summary)), figures / file)
     write_whole(to, document(found))
-    print(f"written: {to}, with every figure in {figures}")
+    say(f"written: {to}, with every figure in {figures}")
+
+
+def wanted_parts(text: str) -> list[str]:
+    """Of the parts that there are, by commas; `none` stands alone."""
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    if words == [NONE]:
+        return []
+    if unknown := [part for part in words if part not in PARTS]:
+        raise ConfigError(
+            f"a report has no part {unknown[0]!r}: choose from {', '.join(PARTS)}, or {NONE} to measure nothing"
+        )
+    if not words:
+        raise ConfigError(f"--parts is empty: choose from {', '.join(PARTS)}, or {NONE} to measure nothing")
+    return words
 
 
 def _run(vlm: VLM, plan: Plan, out: Path, batch_size: int) -> Summary:

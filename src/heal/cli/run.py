@@ -10,19 +10,20 @@ import typer
 
 from heal.cli.common import (
     EMBEDDED,
+    MOST_BEAMS,
     Alpha,
-    AsJson,
     Device,
     Dtype,
     MaxNewTokens,
     MethodText,
     Model,
-    emit,
+    check_place,
+    check_prompt,
     load,
     method_from,
-    note,
     save_trace,
 )
+from heal.cli.output import AsJson, emit, note, say
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,18 +41,24 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Save what was measured to this .safetensors file.")] = None,
     max_new_tokens: MaxNewTokens = 64,
     out: Annotated[Path, typer.Option(help="Where the demonstration puts its pictures.")] = Path("demo"),
-    num_beams: Annotated[int, typer.Option(min=1, help="Beam search with so many beams.")] = 1,
+    num_beams: Annotated[int, typer.Option(min=1, max=MOST_BEAMS, help="Beam search with so many beams.")] = 1,
     dtype: Dtype = "auto",
     device: Device = None,
 ) -> None:
     """Ask a model about a picture, with a method at work. Without arguments: a demonstration."""
-    chosen = method_from(method, alpha)
     if image is None:
-        from heal.cli.demo import demo
+        from heal.cli.demo import announce, demo
 
-        return demo(None if (method, alpha) == ("heal", None) else chosen, out)
+        announce(method, out)
+        return demo(None if (method, alpha) == ("heal", None) else method_from(method, alpha), out)
     if prompt is None:
         raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
+    check_prompt(prompt)
+    if trace is not None:
+        check_place(trace, "the trace", folder=False)
+    chosen = method_from(method, alpha)
+    if num_beams > 1 and "num_beams" in chosen.generate_options():
+        raise ConfigError(f"--num-beams {num_beams} contradicts {chosen.name}, which has its own: give one of them")
     vlm = load(model, dtype, device)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
     answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)
@@ -64,8 +71,8 @@ def run(
         found |= {"answer": as_dict(answer)} | ({"plain": as_dict(plain)} if plain else {})
         return emit(found)
     if plain is not None:
-        print(f"plain: {plain.text}")
-    print(f"{chosen.name}:  {answer.text}")
+        say(f"plain: {plain.text}")
+    say(f"{chosen.name}:  {answer.text}")
     note(describe(answer, plain))
 
 

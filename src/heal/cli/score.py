@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from heal.cli.common import AsJson, emit, note
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 
 RUN = "run"
 
@@ -54,6 +54,7 @@ def run(
             help="The method that the others are compared with, by its name in the run. Default: the first."
         ),
     ] = None,
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Read the answers of a run anew, without its model. `heal score FOLDER` is the same."""
@@ -64,11 +65,12 @@ def run(
     from heal.bench.summary import rescore, summarise
     from heal.cli.summary import print_summary
 
+    output = chosen_format(form, as_json)
     asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / "judge")
     with asked as ask:
         # scores.json is about the first method
         summary = rescore(folder, ask) if against is None else summarise(Folder(folder), ask, against=against)
-    emit({"run": str(folder), **summary.scores()}) if as_json else print_summary(summary)
+    print_summary(summary, output)
 
 
 @app.command()
@@ -85,13 +87,15 @@ def chair(
         Lemmatizer,
         typer.Option(help="rules: needs no data; nltk: POS tags and WordNet, as published figures (needs NLTK)."),
     ] = Lemmatizer.rules,
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """CHAIR: objects that captions name and images do not show."""
     from heal.bench.chair import score_files
 
+    output = chosen_format(form, as_json)
     found = score_files(captions, objects, synonyms, complete_sentences, lemmatizer.value)
-    emit(found) if as_json else _print("CHAIR", found)
+    _print("CHAIR", found, output)
 
 
 @app.command()
@@ -99,13 +103,15 @@ def pope(
     answers: Annotated[Path, typer.Option(help="JSON lines or array of {question_id, text or answer}.")],
     questions: Annotated[Path, typer.Option(help="The official questions of one split.")],
     parser: ParserText = Parser.official,
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """POPE: yes or no, matched by question_id."""
     from heal.bench.pope import score_files
 
+    output = chosen_format(form, as_json)
     found = score_files(answers, questions, parser.value)
-    emit(found) if as_json else _print("POPE", found)
+    _print("POPE", found, output)
 
 
 @app.command()
@@ -114,49 +120,39 @@ def mme(
         Path, typer.Option(help="A folder with one .txt a subtask: image, question, truth, response.")
     ],
     parser: ParserText = Parser.official,
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """MME: accuracy, accuracy of pairs and score of each subtask, and the sums of its groups."""
     from heal.bench.mme import score_files
 
+    output = chosen_format(form, as_json)
     found = score_files(answers, parser.value)
     if found["ignored"]:
         note(f"ignored, because no subtask of MME is called so: {', '.join(found['ignored'])}")
-    emit(found) if as_json else _print_mme(found)
+    _print_mme(found, output)
 
 
-def _print(title: str, found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _print(title: str, found: dict[str, Any], output: Format) -> None:
+    if output is Format.json:
+        return emit(found)
+    if output is Format.csv:
+        return emit_csv([found])
     notes = ", ".join(f"{key} {value}" for key, value in found.items() if isinstance(value, str))
-    print(f"{title}, {found['n']} answers ({notes})")
-    table = Table(show_header=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    for name, value in found.items():
-        if isinstance(value, float):
-            table.add_row(name, _number(name, value))
-    Console().print(table)
+    say(f"{title}, {found['n']} answers ({notes})")
+    rows = [(name, _number(name, value)) for name, value in found.items() if isinstance(value, float)]
+    show(Table(("figure", "value"), rows), output)
 
 
-def _print_mme(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    print(f"MME, {found['n']} answers (parser {found['parser']})")
-    table = Table()
-    for name in ("", "accuracy", "accuracy+", "score"):
-        table.add_column(name, justify="right" if name else "left")
-    for name in found["subtasks"]:
-        keys = ("accuracy", "accuracy_plus", "score")
-        table.add_row(name, *(_number(key, found[f"{name}/{key}"]) for key in keys))
-    table.add_section()
-    for name in ("hallucination", "perception", "cognition", "total"):
-        if name in found:
-            table.add_row(name, "", "", _number(name, found[name]))
-    table.add_row("unparsable", "", "", _number("unparsable", found["unparsable"]))
-    Console().print(table)
+def _print_mme(found: dict[str, Any], output: Format) -> None:
+    if output in (Format.json, Format.csv):
+        return _print("MME", found, output)
+    keys = ("accuracy", "accuracy_plus", "score")
+    rows = [[name, *(_number(key, found[f"{name}/{key}"]) for key in keys)] for name in found["subtasks"]]
+    sums = ("hallucination", "perception", "cognition", "total", "unparsable")
+    rows += [[name, "", "", _number(name, found[name])] for name in sums if name in found]
+    say(f"MME, {found['n']} answers (parser {found['parser']})")
+    show(Table(("subtask", "accuracy", "accuracy+", "score"), rows), output)
 
 
 def _number(name: str, value: float) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import AsJson, MethodText, emit, method_from, note
+from heal.cli.common import MOST_ROWS, MethodText, method_from
+from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
 
 def speed(
     preset: Annotated[str, typer.Option(help="Dimensions: llava-1.5-7b or qwen2.5-vl-7b.")] = "llava-1.5-7b",
-    layers: Annotated[int, typer.Option(min=1, help="Decoder layers of the random model.")] = 2,
+    layers: Annotated[int, typer.Option(min=1, max=256, help="Decoder layers of the random model.")] = 2,
     model: Annotated[str | None, typer.Option(help="Measure this checkpoint instead of a random model.")] = None,
     method: MethodText = "heal",
-    batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Rows.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of `interval` steps in each arm.")] = 11,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of torch.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds of `interval` steps in each arm.")] = 11,
     reference: Annotated[bool, typer.Option(help="Measure the paper's own way too (slow).")] = True,
+    form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a decoding step: plain (sdpa), HEAL fast and HEAL reference, interleaved in one run."""
     from heal.methods import HEAL
 
+    output = chosen_format(form, as_json)
     chosen = method_from(method, None)
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"heal speed compares the two paths of heal, not {chosen.name}")
@@ -51,28 +54,28 @@ def speed(
         VLM.load(model, dtype=kind).model if model else None,
         progress=note,
     )
-    emit(found.to_dict()) if as_json else _print(found)
+    if output is Format.json:
+        emit(found.to_dict())
+    elif output is Format.csv:
+        emit_csv([found.to_dict()])
+    else:
+        _print(found, output)
 
 
-def _print(s: Speed) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"{s.preset}, {s.layers} layers, batch {s.batch}, {s.dtype}, {s.threads} thread(s), {s.rounds} rounds"
-    )
-    for name in ("", "ms a step", "ratio to plain"):
-        table.add_column(name, justify="left" if not name else "right")
-    table.add_row("plain (sdpa)", f"{s.plain_ms:.1f}", "1")
-    table.add_row("HEAL", f"{s.heal_ms:.1f}", f"{s.ratio:.3f}  ({s.ratio_low:.3f} to {s.ratio_high:.3f})")
+def _print(s: Speed, output: Format) -> None:
+    title = f"{s.preset}, {s.layers} layers, batch {s.batch}, {s.dtype}, {s.threads} thread(s), {s.rounds} rounds"
+    rows = [
+        ("plain (sdpa)", f"{s.plain_ms:.1f}", "1"),
+        ("HEAL", f"{s.heal_ms:.1f}", f"{s.ratio:.3f}  ({s.ratio_low:.3f} to {s.ratio_high:.3f})"),
+        ("a refresh adds", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above"),
+        ("prompt, plain", f"{s.prefill_plain_ms:.0f}", "1"),
+        ("prompt, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step"),
+    ]
     if s.reference_ms is not None:
-        table.add_row("HEAL, reference", f"{s.reference_ms:.1f}", f"{s.reference_ratio:.2f}")
-    table.add_row("a refresh adds", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above")
-    table.add_row("prompt, plain", f"{s.prefill_plain_ms:.0f}", "1")
-    table.add_row("prompt, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step")
-    Console().print(table)
+        rows.insert(2, ("HEAL, reference", f"{s.reference_ms:.1f}", f"{s.reference_ratio:.2f}"))
+    show(Table(("", "ms per step", "ratio to plain"), rows, title), output)
     share = s.extra_bytes_per_layer / s.kv_bytes_per_layer
-    print(
+    say(
         f"kept between steps: {s.extra_bytes_per_layer:,} bytes a layer ({share:.2%} of the key/value cache); "
         f"most held within a step: {s.workspace_bytes:,} bytes; calibrated heads: {s.calibrated_heads:.0%}"
     )

@@ -1,63 +1,81 @@
-"""The summary of a run as tables for a person."""
+"""The summary of a run as tables: for a person, as Markdown, or as CSV with every figure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from heal.cli.output import Format, Table, emit, emit_csv, say, show
+from heal.escape import markdown_cell
 
 if TYPE_CHECKING:
     from heal.bench.bootstrap import Interval
     from heal.bench.summary import Row, Summary
 
-WIDTH = 140  # of files and pipes, which have none of their own
 NONE = "–"
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: Summary, output: Format = Format.table) -> None:
     """Figures and cost of every method, task by task, then what to beware of."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    if output is Format.json:
+        return emit({"run": str(summary.folder), **summary.scores()})
+    if output is Format.csv:
+        return emit_csv(csv_rows(summary))
     for task, group in groupby(summary.rows, lambda row: row.task):
         rows = list(group)
-        print(f"{task}: {rows[0].answered} answers, 95 % intervals; differences to {rows[0].method}, paired")
-        console.print(figures_table(rows))
-        console.print(cost_table(rows))
+        heading = f"{task}: {rows[0].answered} answers, 95 % intervals; differences to {rows[0].method}, paired"
+        say(f"{markdown_cell(heading)}\n" if output is Format.md else heading)
+        for table in (figures_table(rows), parts_table(rows), cost_table(rows)):
+            if len(table.headings) > table.leading:
+                show(table, output)
         for line in remarks(rows):
-            print(line)
-    print(f"run: {summary.folder}")
+            say(f"- {markdown_cell(line)}" if output is Format.md else line)
+    say(f"run: {markdown_cell(summary.folder) if output is Format.md else summary.folder}")
 
 
 def figures_table(rows: list[Row]) -> Table:
     first = rows[0]
     others = [name for name in first.figures if "/" not in name and name not in (first.headline, "yes_ratio")]
-    table = Table()
-    table.add_column("method")
     arrow = "↑" if first.higher_is_better else "↓"
-    for name in ("n", f"{first.headline} {arrow}", "difference", *others):
-        table.add_column(name.replace("_", " "), justify="right")
+    headings = ["method", "n", f"{first.headline} {arrow}", "difference", *others]
+    cells = []
     for row in rows:
         difference = row.differences.get(row.headline) if row.differences else None
-        table.add_row(
-            row.method,
-            str(row.answered) if row.answered == row.asked else f"{row.answered} of {row.asked}",
-            interval(row.figures[row.headline]),
-            NONE if difference is None else interval(difference, sign="+") + " *" * difference.excludes_zero,
-            *(number(row.figures[name].value) for name in others),
+        cells.append(
+            [
+                row.method,
+                str(row.answered) if row.answered == row.asked else f"{row.answered} of {row.asked}",
+                interval(row.figures[row.headline]),
+                NONE if difference is None else interval(difference, sign="+") + " *" * difference.excludes_zero,
+                *(number(row.figures[name].value) for name in others),
+            ]
         )
-    return table
+    return Table([heading.replace("_", " ") for heading in headings], cells)
+
+
+def parts_table(rows: list[Row]) -> Table:
+    """The splits of POPE, the subtasks of MME: what is filed as `part/figure`. No columns if there are none."""
+    names = [name.split("/", 1) for name in rows[0].figures if "/" in name]
+    parts, figures = (list(dict.fromkeys(name[at] for name in names)) for at in (0, 1))
+    main = next((figure for figure in (rows[0].headline, "score") if figure in figures), None)
+    figures.sort(key=lambda figure: figure != main)
+    cells = []
+    for part in parts:
+        for row in rows:
+            found = {
+                figure: row.figures[f"{part}/{figure}"] for figure in figures if f"{part}/{figure}" in row.figures
+            }
+            shown = {f: interval(v) if f == main else number(v.value) for f, v in found.items()}
+            cells.append([part, row.method, *(shown.get(figure, NONE) for figure in figures)])
+    return Table(["part", "method", *(figure.replace("_", " ") for figure in figures)], cells, leading=2)
 
 
 def cost_table(rows: list[Row]) -> Table:
-    table = Table()
-    table.add_column("method")
-    for name in ("yes", "tokens", "ms a token", "ratio", "peak memory", "fired", "other answers"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
+    headings = ("method", "yes", "tokens", "ms a token", "ratio", "peak memory", "fired", "other answers")
+    cells = [
+        (
             row.method,
             NONE if row.yes_ratio != row.yes_ratio else f"{row.yes_ratio:.0f} %",
             number(row.mean_tokens),
@@ -67,7 +85,29 @@ def cost_table(rows: list[Row]) -> Table:
             NONE if row.fired is None else f"{row.fired} of {row.answered}",
             NONE if row.changed is None else "none" if row.unchanged else f"{row.changed} of {row.answered}",
         )
-    return table
+        for row in rows
+    ]
+    return Table(headings, cells)
+
+
+def csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    """One row for each figure of each method on each task."""
+    for row in summary.rows:
+        facts = asdict(row) | {"unchanged": row.unchanged}
+        shared = {key: value for key, value in facts.items() if key not in ("figures", "differences")}
+        place = {key: shared.pop(key) for key in ("task", "method")}
+        for name, value in row.figures.items():
+            difference = row.differences.get(name) if row.differences else None
+            yield (
+                place
+                | {"figure": name, "value": value.value, "low": value.low, "high": value.high}
+                | {
+                    "difference": difference.value if difference else None,
+                    "difference_low": difference.low if difference else None,
+                    "difference_high": difference.high if difference else None,
+                }
+                | shared
+            )
 
 
 def remarks(rows: list[Row]) -> list[str]:

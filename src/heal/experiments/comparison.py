@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from heal.bench.bootstrap import Interval
 from heal.bench.summary import Row, Summary
 from heal.errors import DataError
+from heal.escape import markdown_cell
 from heal.methods import HEAL, PAI, VCD, VHR, Beam, DoLa, MemVR, Method, available
 
 STRENGTHS: Mapping[str, tuple[Method, ...]] = {
@@ -22,6 +23,8 @@ STRENGTHS: Mapping[str, tuple[Method, ...]] = {
     "vhr": tuple(VHR(alpha=a) for a in (1.25, 1.5, 2.0, 2.5)),
 }
 """Four settings of each method: the same budget for all, when strengths are chosen on the validation split."""
+
+NOT_FIRED = "no"
 
 LONG = 8
 """Tokens of an answer, on average, from which on the time of one tells anything."""
@@ -97,17 +100,25 @@ def best(summary: Summary, task: str, settings: Sequence[str]) -> str:
     return max(rows, key=lambda row: sign * row.figures[row.headline].value).method
 
 
-def markdown(table: Sequence[Line]) -> str:
-    headings = list(dict.fromkeys(h for line in table for h in line.figures))
-    out = [
-        f"| method | {' | '.join(headings)} | time ratio | memory | fired |",
-        f"|---|{'---|' * (len(headings) + 3)}",
-    ]
+def cells(table: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows, as text."""
+    figures = list(dict.fromkeys(h for line in table for h in line.figures))
+    rows = []
     for line in table:
-        cells = [_cell(line, heading) for heading in headings]
-        fired = "–" if line.fired is None else "yes" if line.fired else "**no**"
+        fired = "–" if line.fired is None else "yes" if line.fired else NOT_FIRED
         ratio = "–" if math.isnan(line.time_ratio) else f"{line.time_ratio:.2f}"
-        out.append(f"| {line.method} | {' | '.join(cells)} | {ratio} | {line.memory / 2**20:,.0f} MiB | {fired} |")
+        own = [_cell(line, heading) for heading in figures]
+        rows.append([line.method, *own, ratio, f"{line.memory / 2**20:,.0f} MiB", fired])
+    return ["method", *figures, "time ratio", "memory", "fired"], rows
+
+
+def markdown(table: Sequence[Line]) -> str:
+    """The same as Markdown; names of methods are whatever a user has written."""
+    headings, rows = cells(table)
+    out = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for method, *own, fired in rows:
+        fired = f"**{fired}**" if fired == NOT_FIRED else fired
+        out.append(f"| {' | '.join([markdown_cell(method), *own, fired])} |")
     return "\n".join(out) + "\n"
 
 

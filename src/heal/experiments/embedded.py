@@ -38,7 +38,7 @@ class Plan:
         kinds = {"mini-pope": MiniPope, "mini-chair": MiniChair, "mini-mme": MiniMme}
         shared = {"mini-mme": max(1, self.images // len(TOPICS))}
         return {
-            name: kinds[name](images=shared.get(name, self.images), distribution=self.distribution, split=self.split)
+            name: kinds[name](count=shared.get(name, self.images), distribution=self.distribution, split=self.split)
             for name in self.tasks
         }
 

@@ -34,7 +34,7 @@ def labelled_files(path: Path) -> list[LabelledFile]:
             if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
                 raise TypeError("objects must be a list of names")
             found.append(LabelledFile(path.parent / record["image"], frozenset(objects)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f'{path}, line {number}: give {{"image": path, "objects": [category, …]}} on each line ({error})'
             ) from error

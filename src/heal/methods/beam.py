@@ -16,6 +16,9 @@ from heal.errors import ConfigError
 from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime
 
+MOST = 256
+"""Each beam is a row of the batch."""
+
 
 @register
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Beam(Method):
     """Exponent of the length that scores are divided by: more favours longer answers."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.beams, int) or self.beams < 1:
-            raise ConfigError(f"beams must be a whole number from 1 on, not {self.beams!r}")
+        if not isinstance(self.beams, int) or not 1 <= self.beams <= MOST:
+            raise ConfigError(f"beams must be a whole number from 1 on, at most {MOST}, not {self.beams!r}")
         if not math.isfinite(self.length_penalty):
             raise ConfigError(f"length_penalty must be a finite number, not {self.length_penalty}")
 

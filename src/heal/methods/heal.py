@@ -24,6 +24,8 @@ Path = Literal["fast", "reference"]
 Drift = Literal["both", "language"]
 Heads = Literal["synergy", "visual", "language", "all", "random"]
 
+MOST_DRAWS = 1_000
+
 PRESETS = {
     "llava": 0.5,
     "llava_next": 0.5,
@@ -153,6 +155,8 @@ class HEAL(Method):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{field} must be a whole number from 1 on, not {value!r}")
+        if self.draws > MOST_DRAWS:
+            raise ConfigError(f"draws must be at most {MOST_DRAWS}, not {self.draws}")
         for field in ("mad", "sigma_causal", "sigma_info"):
             if not (value := getattr(self, field)) >= 0:
                 raise ConfigError(f"{field} must be zero or more (inf is allowed), not {value}")

@@ -1,4 +1,4 @@
-"""The options of a method as documented at their fields: the one source for help texts and docs."""
+"""The options of a method or task as documented at their fields: the one source for help texts and docs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from dataclasses import dataclass
-
-from heal.methods.base import Method
+from dataclasses import MISSING, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,14 +18,28 @@ class Option:
     doc: str
 
 
-def options_of(method: type[Method]) -> list[Option]:
-    docs = _field_docs(method)
-    return [Option(f.name, str(f.type), repr(f.default), docs.get(f.name, "")) for f in dataclasses.fields(method)]
+def options_of(kind: Any) -> list[Option]:
+    """Of a dataclass, in order; what it inherits is documented where it comes from."""
+    docs = {
+        name: doc for cls in reversed(kind.__mro__) if cls is not object for name, doc in _field_docs(cls).items()
+    }
+    return [Option(f.name, str(f.type), _default(f), docs.get(f.name, "")) for f in dataclasses.fields(kind)]
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not MISSING:
+        return repr(field.default_factory())
+    return "required" if field.default is MISSING else repr(field.default)
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string literal below each annotated field."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    """The string literal below each annotated field of this very class."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except OSError:  # made without a file, as in an interactive session
+        return {}
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):

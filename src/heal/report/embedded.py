@@ -13,6 +13,7 @@ import numpy as np
 
 from heal import strict_json
 from heal.bench.bootstrap import Interval
+from heal.bench.catalogue import current_options
 from heal.bench.machine import weights_fingerprint
 from heal.bench.summary import Row, Summary
 from heal.errors import DataError
@@ -228,7 +229,8 @@ def _interval(found: Interval) -> str:
 
 
 def _images(run: Measured) -> int:
-    return next(iter(run.configuration["tasks"].values()))["options"]["images"]
+    task = next(iter(run.configuration["tasks"].values()))
+    return current_options(task["name"], task["options"])["count"]
 
 
 def _settings(run: Measured) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from heal import strict_json
 from heal.bench.bootstrap import Interval
-from heal.bench.catalogue import options_of
+from heal.bench.catalogue import current_options, options_of
 from heal.bench.folder import Folder
 from heal.bench.runner import described
 from heal.bench.summary import Row, Summary, summarise
@@ -42,7 +42,10 @@ class Measured:
         """Whether it is about these methods on these tasks."""
         asked = {name: {"name": task.name, "options": options_of(task)} for name, task in tasks.items()}
         there = self.configuration["tasks"]
-        own = {name: {key: task[key] for key in ("name", "options")} for name, task in there.items()}
+        own = {
+            name: {"name": task["name"], "options": current_options(task["name"], task["options"])}
+            for name, task in there.items()
+        }
         return own == plain(asked) and self.configuration["methods"] == plain(described(methods))
 
 

@@ -1,0 +1,90 @@
+"""How far a command is, on standard error: a bar in a terminal, plain lines in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from heal.cli.output import note
+from heal.escape import one_line
+
+PAUSE = 10.0
+"""Seconds after which a line is written even if little was done."""
+PARTS = 10
+
+Report = Callable[[str, int, int], None]
+"""What is being done, how much of it, of how much."""
+
+
+@dataclass
+class Lines:
+    """A line at every tenth of the work, and every ten seconds in between."""
+
+    unit: str
+    write: Callable[[str], None] = note
+    clock: Callable[[], float] = time.monotonic
+    _start: float | None = field(default=None, init=False)
+    _before: int = field(default=0, init=False)
+    """What was there already: it says nothing about the rate."""
+    _last: tuple[float, int] = field(default=(0.0, 0), init=False)
+
+    def report(self, what: str, done: int, total: int) -> None:
+        now = self.clock()
+        part = PARTS * done // total if total else 0
+        if self._start is None:
+            self._start, self._before, self._last = now, done, (now, part)
+            if done < total:
+                return
+        elif part == self._last[1] and now - self._last[0] < PAUSE:
+            return
+        self._last = (now, part)
+        self.write(self._line(one_line(what), done, total, now - self._start))
+
+    def _line(self, what: str, done: int, total: int, seconds: float) -> str:
+        share = f"{done}/{total} {self.unit} ({100 * done // max(1, total)} %)"
+        made = done - self._before
+        if not made or seconds <= 0:
+            return f"{what}: {share}"
+        left = f", about {seconds / made * (total - done):.0f} s left" if done < total else f" in {seconds:.0f} s"
+        return f"{what}: {share}, {made / seconds:.1f} {self.unit}/s{left}"
+
+
+@contextmanager
+def progress(unit: str, shown: bool = True) -> Iterator[Report]:
+    """Call what it gives whenever something was done."""
+    if not shown:
+        yield lambda what, done, total: None
+    elif not sys.stderr.isatty():
+        yield Lines(unit).report
+    else:
+        with _bar(unit) as report:
+            yield report
+
+
+@contextmanager
+def _bar(unit: str) -> Iterator[Report]:
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
+
+    class Rate(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> Text:
+            return Text(f"{task.speed or 0:.1f} {unit}/s")
+
+    columns = (
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        Rate(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True)) as display:
+        line = display.add_task("", total=None)
+        yield lambda what, done, total: display.update(
+            line, description=one_line(what, 60), completed=done, total=total
+        )

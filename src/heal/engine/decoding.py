@@ -1,0 +1,122 @@
+"""Options of generate() that may be chosen for a run, what each may be, and how they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heal import values
+from heal.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an option may be: a type, and bounds that belong to it unless they are open."""
+
+    kind: type
+    low: int | float = -math.inf
+    high: int | float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    word: str = ""
+    """A word that may stand for a value."""
+
+    def parse(self, text: str, name: str) -> Any:
+        if self.word and text.strip().lower() == self.word:
+            return self.word
+        read = {bool: values.boolean, int: values.whole, float: values.number}[self.kind]
+        return read(text, name)
+
+    def check(self, value: Any, name: str) -> None:
+        if self.word and value == self.word:
+            return
+        if not self._has_type(value):
+            wanted = {bool: "true or false", int: "a whole number", float: "a number"}[self.kind]
+            raise ConfigError(f"{name} cannot be {value!r}: give {wanted}")
+        if self.kind is not bool and not (
+            math.isfinite(value)
+            and (self.low < value if self.open_low else self.low <= value)
+            and (value < self.high if self.open_high else value <= self.high)
+        ):
+            raise ConfigError(f"{name} cannot be {value}: it must be {self._bounds()}")
+
+    def _has_type(self, value: Any) -> bool:
+        if isinstance(value, bool) or self.kind is bool:
+            return isinstance(value, bool) and self.kind is bool
+        return isinstance(value, int) or (self.kind is float and isinstance(value, float))
+
+    def _bounds(self) -> str:
+        low = f"more than {self.low:g}" if self.open_low else f"{self.low:g} or more"
+        high = f"less than {self.high:g}" if self.open_high else f"at most {self.high:g}"
+        parts = [low] * math.isfinite(self.low) + [high] * math.isfinite(self.high)
+        return " and ".join(parts) or "a finite number"
+
+
+SHARE = Choice(float, 0, 1, open_low=True)
+CUTOFF = Choice(float, 0, 1, open_high=True)
+
+SAMPLING = {
+    "temperature": Choice(float, 0, open_low=True),
+    "top_k": Choice(int, 0),
+    "top_p": SHARE,
+    "min_p": Choice(float, 0, 1),
+    "top_h": SHARE,
+    "typical_p": SHARE,
+    "epsilon_cutoff": CUTOFF,
+    "eta_cutoff": CUTOFF,
+}
+"""What only matters with do_sample=true."""
+
+OPTIONS: Mapping[str, Choice] = {
+    "do_sample": Choice(bool),
+    "num_beams": Choice(int, 1, 256),
+    "early_stopping": Choice(bool, word="never"),
+    "length_penalty": Choice(float),
+    **SAMPLING,
+    "repetition_penalty": Choice(float, 0, open_low=True),
+    "no_repeat_ngram_size": Choice(int, 0),
+    "min_new_tokens": Choice(int, 0),
+    "renormalize_logits": Choice(bool),
+    "remove_invalid_values": Choice(bool),
+}
+
+OWN = {
+    "max_new_tokens": "it has an option of its own",
+    "num_return_sequences": "a sample has one answer",
+    "generation_config": "give its values one by one",
+}
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """`num_beams=3`, `do_sample=true`, `temperature=0.7`; each once."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals:
+            raise ConfigError(f"--generate {text!r}: write key=value, as num_beams=3")
+        if name in found:
+            raise ConfigError(f"--generate {name} is given twice")
+        found[name] = _choice(name).parse(value, name)
+    check_options(found)
+    return found
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse what generate() would refuse later, take for something else, or ignore."""
+    for name, value in options.items():
+        _choice(name).check(value, name)
+    if not options.get("do_sample") and (idle := [name for name in options if name in SAMPLING]):
+        raise ConfigError(f"{idle[0]} has no effect without sampling: give do_sample=true with it")
+    if "length_penalty" in options and options.get("num_beams", 1) == 1:
+        raise ConfigError("length_penalty has no effect without beams: give num_beams with it")
+
+
+def _choice(name: str) -> Choice:
+    if name in OWN:
+        raise ConfigError(f"{name} cannot be an option of generate() here: {OWN[name]}")
+    if name not in OPTIONS:
+        raise ConfigError(f"generate() has no option {name!r} here: choose from {', '.join(OPTIONS)}")
+    return OPTIONS[name]
