@@ -270,13 +270,13 @@ class Attachment:
         mask: Tensor | None,
         **options: Any,
     ) -> Tensor:
-        for name in ("softcap", "s_aux", "position_bias"):
-            if options.get(name) is not None:
-                raise UnsupportedError(f"attention with {name} is not softmax over the keys alone")
+        if options.get("position_bias") is not None:
+            raise UnsupportedError("attention with position_bias is not softmax over the keys alone")
         length = min(key.shape[2], generation.length)
         regions = generation.regions(self.layout.kinds[layer], mask, length, key.device)
         scale = options.get("scaling") or query.shape[-1] ** -0.5
-        at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale)
+        softcap = options.get("softcap")
+        at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale, softcap)
 
         def plain() -> Tensor:
             return attention.plain_attention(module, query, key, value, mask, **options)[0]
