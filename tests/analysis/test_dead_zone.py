@@ -45,7 +45,8 @@ def exact_scores(at: Attended, pattern: str, seed: int) -> np.ndarray:
 
         def state(a: int, b: int, worlds: list = worlds) -> np.ndarray:
             (one, x), (other, y) = worlds[0][a], worlds[1][b]
-            return (one * np.exp(x - max(x, y)) + other * np.exp(y - max(x, y))) / np.exp(np.array([x, y]) - max(x, y)).sum()
+            share = np.exp(x - np.logaddexp(x, y))
+            return share * one + (1 - share) * other
 
         neither = sim(state(0, 0), state(1, 1))
         out[:, head] = sim(state(0, 0), state(0, 1)) - neither, sim(state(0, 0), state(1, 0)) - neither, 1 - neither

@@ -51,5 +51,6 @@ def test_heads_with_one_mix_up_to_rounding_are_all_synergy(mad: float) -> None:
     types = classify(scores, torch.zeros_like(visual, dtype=torch.bool), mad=mad).types
     assert (types == int(HeadType.SYNERGY)).all()
     visual[0, 1, 7] = 0.31
-    types = classify(HeadScores(visual, language, scores.total), torch.zeros_like(visual, dtype=torch.bool), mad=mad).types
+    apart = HeadScores(visual, language, scores.total)
+    types = classify(apart, torch.zeros_like(visual, dtype=torch.bool), mad=mad).types
     assert types[0, 1, 7] == int(HeadType.VISUAL)

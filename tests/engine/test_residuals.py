@@ -43,7 +43,7 @@ def tiny_decoder(family: str) -> Any:
 
 
 def flow(layer: nn.Module, decoder: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The stream before attention, o_proj's output, and the stream that the feed-forward part reads, in a real pass."""
+    """In a real pass: the stream before attention, o_proj's output, and the stream that is read next."""
     seen: dict[str, Any] = {"read": []}
 
     def enters(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def test_heal_is_refused_before_the_first_token_and_works_without_the_stage() ->
     batch = zoo.inputs(model, [zoo.Row()])
     for layer in model.get_decoder().layers:
         layer.__class__ = _Doubling
-    with pytest.raises(UnsupportedError, match="_Doubling does not add.*replacement='none'"), HEAL().attach(model):
+    with pytest.raises(UnsupportedError, match=r"_Doubling does not add.*replacement='none'"), HEAL().attach(model):
         pytest.fail("attached")
     for method in (HEAL(replacement="none"), DoLa(layers=(0, 1))):
         with method.attach(model) as handle:

@@ -83,7 +83,8 @@ def projection_and_contribution(
 ) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "rows heads"]]:
     """o_proj of these outputs and the contributions of their heads, in one read of o_proj's weights.
 
-    The stream is residual + multiplier · o_proj(outputs). With one row a step takes the time of reading weights, so a second read of these is most of a refresh.
+    The stream is residual + multiplier · o_proj(outputs). With one row a step takes the time of reading weights, so
+    a second read of these is most of a refresh.
     """
     by_head = torch.cat([outputs, moved if multiplier == 1 else moved * multiplier]).transpose(0, 1)
     sums, projected = _Sums(moved), []
@@ -147,7 +148,7 @@ def causally_redundant(
 ) -> Bool[Tensor, "rows layers heads"]:
     """I_i < mean − σ·std over the heads of the layer. σ = ∞: none.
 
-    With at most σ²+1 heads in a layer no head can be that far from the mean, so nothing is ever redundant by this rule.
+    With at most σ²+1 heads in a layer no head can be that far from the mean, so none is redundant by this rule.
     """
     if contributions.shape[-1] <= sigma**2 + 1:
         return torch.zeros_like(contributions, dtype=torch.bool)

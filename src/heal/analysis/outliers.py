@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 ROUNDING = 1e-5
-"""Values closer to their mean than this share of it are equal: fp32 contributions and totals err by about 2e-5 at worst,
-where scores are in the hundreds, and by 2e-6 elsewhere."""
+"""Values closer to their mean than this share of it are equal: fp32 totals err by 2e-6 of themselves, and by 2e-5 at
+worst, where attention scores are in the hundreds."""
 
 
 def far_below(

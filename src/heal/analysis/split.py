@@ -113,7 +113,7 @@ def capped(scores: Float[Tensor, "*heads positions"], softcap: float | None) -> 
 def attention_scores(
     query: Float[Tensor, "rows heads dim"], key: Float[Tensor, "rows kv_heads positions dim"], scale: float
 ) -> Float[Tensor, "rows kv_heads group positions"]:
-    """q·k scaled (not yet capped), in fp32 whatever the model's type: half-precision scores cost measurable quality."""
+    """q·k scaled, not capped, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
     grouped = group(query.float() * scale, key.shape[1])
     if key.dtype == torch.float32 or not key.is_cuda:
         if grouped.shape[2] == 1:  # K qᵀ reads the keys in their own order: a third less time than q Kᵀ on a CPU

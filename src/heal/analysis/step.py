@@ -69,8 +69,8 @@ def compiled_step(
     values, lses = [p.value for p in real], [p.lse for p in real]
     try:
         return _compiled()(
-            query, scale, softcap, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses, calibrated,
-            target, limit, one_sided, measure,
+            query, scale, softcap, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses,
+            calibrated, target, limit, one_sided, measure,
         )  # fmt: skip
     except torch._inductor.exc.InvalidCxxCompiler as error:
         raise UnsupportedError("compile=true needs a C++ compiler: install g++, or leave the option out") from error

@@ -17,7 +17,7 @@ MAD = 2 * 1.4826
 
 
 EQUAL_LOGITS = 1e-5
-"""Logits of α_vis this close are equal: where most heads have one and the same, the others would be told by rounding."""
+"""Logits of α_vis this close are equal: where most heads have the same one, rounding would tell the others apart."""
 
 
 class HeadType(IntEnum):

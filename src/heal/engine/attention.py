@@ -88,7 +88,7 @@ def plain_attention(
 def _eager_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The eager attention of the module's own model: sdpa has no soft cap, so transformers runs such models eagerly."""
+    """The eager attention of the module's own model, as transformers uses it: sdpa has no soft cap."""
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         raise UnsupportedError(f"{type(module).__name__} caps its scores, and no eager attention was found for it")

@@ -65,8 +65,8 @@ class Layout:
             )
         if any(getattr(module, "sinks", None) is not None for module in attention):
             raise UnsupportedError(
-                f"the attention of {type(model).__name__} has learned sinks, so it is not softmax over the keys alone: "
-                "use a model without them"
+                f"the attention of {type(model).__name__} has learned sinks, so it is not softmax over the keys "
+                "alone: use a model without them"
             )
         kinds = tuple(getattr(text, "layer_types", None) or ("full_attention",) * len(layers))
         return cls(

@@ -38,10 +38,10 @@ class CausalStage:
     ) -> tuple[Tensor, Tensor] | None:
         """o_proj and the contributions in one read of its weights, where reading is what takes the time."""
         add = self._adds[layer]
-        plain = type(projection) is nn.Linear and not heads.is_cuda and projection.weight.dtype == torch.float32
-        if not plain or add.norm is not None:
+        if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
             return None
-        assert isinstance(projection, nn.Linear)
+        if add.norm is not None:  # needs the whole output first
+            return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
         moved = replaced(outputs, self.config.replacement, noise) - outputs
         return projection_and_contribution(
@@ -63,14 +63,19 @@ class CausalStage:
         moved = replaced(outputs, config.replacement, noise) - outputs.float()
         own = type(projection) is nn.Linear and projection.weight.device == heads.device
         if own and add.norm is None:
-            return projected_contribution(stream, moved * add.multiplier, projection.weight, config.measure)
+            return projected_contribution(stream, moved * add.multiplier, _weight(projection), config.measure)
         if own:
-            shifts = head_shifts(moved, projection.weight)
+            shifts = head_shifts(moved, _weight(projection))
         else:  # quantised, adapted or offloaded: only the module itself knows its weights
             shifts = _project_blocks(moved.to(heads.dtype), forward)
         # through the norm and the multiplier of the layer
         shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
         return contribution(stream, shifts, config.measure)
+
+
+def _weight(projection: nn.Module) -> Tensor:
+    assert isinstance(projection, nn.Linear)
+    return projection.weight
 
 
 def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:

@@ -259,9 +259,7 @@ class HealRuntime(Runtime):
                 draws.append(scores_from_partials(real, fake, config.measure))
         return mean_scores(draws)
 
-    def _noise(
-        self, generation: Generation, layer: int, device: torch.device, address: int | None = None
-    ) -> Noise:
+    def _noise(self, generation: Generation, layer: int, device: torch.device, address: int | None = None) -> Noise:
         state: HealState = generation.data
         noise = state.noises.setdefault(device, Noise(self.config.seed, device))
         if address is None:  # the prompt's analysis and the first token are two draws
