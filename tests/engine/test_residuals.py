@@ -137,12 +137,3 @@ def test_heal_is_refused_before_the_first_token_and_works_without_the_stage() ->
         with method.attach(model) as handle:
             model.generate(**batch, max_new_tokens=2)
         assert handle.fired
-
-
-@pytest.mark.parametrize("method", [HEAL(), DoLa(layers=(0, 1))])
-def test_learned_sinks_are_refused_before_the_first_token(method: Any) -> None:
-    """sdpa would leave them out without a word, so no method may be attached."""
-    model = zoo.build("llava")
-    model.get_decoder().layers[2].self_attn.sinks = nn.Parameter(torch.zeros(8))
-    with pytest.raises(UnsupportedError, match="learned sinks"), method.attach(model):
-        pytest.fail("attached")
