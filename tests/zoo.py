@@ -205,6 +205,37 @@ def _paligemma(text: dict[str, Any]) -> hf.PreTrainedConfig:
     )
 
 
+def _paligemma2(text: dict[str, Any]) -> hf.PreTrainedConfig:
+    """PaliGemma with a Gemma 2 backbone; the caps are low enough to matter at this size."""
+    text_config = _text(
+        hf.Gemma2Config,
+        text,
+        num_key_value_heads=4,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        attn_logit_softcapping=3.0,
+        sliding_window=128,
+        tie_word_embeddings=True,
+    )
+    return hf.PaliGemmaConfig(
+        vision_config=_vit(hf.SiglipVisionConfig, 12, vision_use_head=False),
+        text_config=text_config,
+        image_token_index=IMAGE,
+        projection_dim=text_config.hidden_size,
+    )
+
+
+def _llava_next_granite(text: dict[str, Any]) -> hf.PreTrainedConfig:
+    """Granite Vision: what attention and feed-forward add to the stream is scaled down."""
+    return hf.LlavaNextConfig(
+        vision_config=_vit(hf.CLIPVisionConfig, 8),
+        text_config=_text(hf.GraniteConfig, text, residual_multiplier=0.22, attention_multiplier=0.35),
+        image_token_index=IMAGE,
+        image_seq_length=4,
+        image_grid_pinpoints=[[8, 16], [16, 8], [16, 16]],
+    )
+
+
 def _gemma3(text: dict[str, Any]) -> hf.PreTrainedConfig:
     text_config = _text(
         hf.Gemma3TextConfig,
@@ -243,9 +274,13 @@ _ARCHS: dict[str, Arch] = {
     "smolvlm": Arch(hf.SmolVLMForConditionalGeneration, _smolvlm, (3, 24, 24), 9, "images"),
     "paligemma": Arch(hf.PaliGemmaForConditionalGeneration, _paligemma, (3, 12, 12), 9),
     "gemma3": Arch(hf.Gemma3ForConditionalGeneration, _gemma3, (3, 24, 24), 9),
+    "paligemma2": Arch(hf.PaliGemmaForConditionalGeneration, _paligemma2, (3, 12, 12), 9),
+    "llava_next_granite": Arch(hf.LlavaNextForConditionalGeneration, _llava_next_granite, (3, 3, 8, 8), 14),
 }
 
-NAMES: tuple[str, ...] = tuple(_ARCHS)
+GRANITE = "llava_next_granite"
+"""An ordinary model but for one factor: in the tests that this factor concerns only."""
+NAMES: tuple[str, ...] = tuple(name for name in _ARCHS if name != GRANITE)
 CORE: tuple[str, ...] = NAMES[:9]
 WITH_VIDEO: tuple[str, ...] = tuple(name for name, arch in _ARCHS.items() if arch.video != "no")
 

@@ -25,6 +25,8 @@ ARCHITECTURES = (
     Architecture("internvl", "InternVL3 and 3.5", "OpenGVLab/InternVL3-8B-hf, OpenGVLab/InternVL3_5-8B-HF"),
     Architecture("idefics3", "Idefics3", "HuggingFaceM4/Idefics3-8B-Llama3", core=False),
     Architecture("smolvlm", "SmolVLM", "HuggingFaceTB/SmolVLM2-2.2B-Instruct", core=False),
-    Architecture("paligemma", "PaliGemma", "google/paligemma2-3b-mix-224", core=False),
+    Architecture(
+        "paligemma", "PaliGemma, 2", "google/paligemma-3b-mix-224, google/paligemma2-3b-mix-224", core=False
+    ),
     Architecture("gemma3", "Gemma 3", "google/gemma-3-4b-it", core=False),
 )

@@ -9,12 +9,12 @@ from heal.analysis import contribution as room
 from heal.analysis.contribution import (
     causally_redundant,
     contribution,
-    normalised,
     projected_contribution,
     projection_and_contribution,
     replaced,
 )
 from heal.analysis.information import MEASURES
+from heal.analysis.outliers import normalised
 from heal.errors import ConfigError
 from tests.analysis.conftest import examples, noise, sim
 

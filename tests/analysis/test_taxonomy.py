@@ -82,10 +82,10 @@ def test_the_signs_decide_where_only_one_modality_is_carried():
 
 
 def test_the_cut_on_the_logit_decides_where_both_are_carried():
-    # logits −2 … 2 in steps of 1, and ±9: median 0, MAD 2, cut at ±5.93
+    # logits −2 … 2 in steps of 1, and ±9: median 0, MAD 2, cut at ±5.93; all scores outside the dead zone
     logits = [[[-9.0, -2.0, -1.0, 0.0, 1.0, 2.0, 9.0]]]
-    visual = torch.tensor(logits).exp() * 1e-4
-    scores = HeadScores(visual, torch.full_like(visual, 1e-4), torch.full_like(visual, 0.5))
+    visual = torch.tensor(logits).exp() * 0.1
+    scores = HeadScores(visual, torch.full_like(visual, 0.1), torch.full_like(visual, 0.5))
     assert types_of(scores) == [[[L, S, S, S, S, S, V]]]
     assert types_of(scores, mad=0.9) == [[[L, L, S, S, S, V, V]]]
     assert types_of(scores, mad=4.4) == [[[L, S, S, S, S, S, V]]]
@@ -127,13 +127,13 @@ def test_a_poor_head_is_information_redundant_whatever_its_signs():
 
 def test_what_is_redundant_has_no_part_in_the_median():
     # the two outermost logits are of heads out of the game: without them the cut is much nearer
-    logits = torch.tensor([[[0.0, 0.1, -0.1, 2.0, -30.0, 30.0]]])
+    logits = torch.tensor([[[0.0, 0.1, -0.1, 2.0, -10.0, 10.0]]])
     scores = HeadScores(logits.exp(), torch.ones_like(logits), torch.full_like(logits, 0.5))
     redundant = torch.tensor([[[False, False, False, False, True, True]]])
     assert types_of(scores, redundant) == [[[S, S, S, V, C, C]]]
     poor = HeadScores(scores.visual, scores.language, torch.tensor([[[0.5, 0.5, 0.5, 0.5, 0.1, 0.1]]]))
     assert types_of(poor, sigma=1.0) == [[[S, S, S, V, P, P]]]
-    # all six: median 0.05, MAD 1.05, the mean of the middle two of 0.05, 0.05, 0.15, 1.95, 29.95, 30.05
+    # all six: median 0.05, MAD 1.05, the mean of the middle two of 0.05, 0.05, 0.15, 1.95, 9.95, 10.05
     assert types_of(scores, sigma=INF) == [[[S, S, S, S, L, V]]]
 
 

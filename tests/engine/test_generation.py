@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
-from heal.engine.generation import Generation, first_positions, owners_of
+from heal.engine.generation import Generation
+from heal.engine.position_groups import first_positions, owners_of
 
 CPU = torch.device("cpu")
 FULL, SLIDING = "full_attention", "sliding_attention"

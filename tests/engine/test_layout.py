@@ -67,7 +67,7 @@ def test_every_known_architecture_is_built_here() -> None:
 def test_kinds_are_those_of_the_masks(name: str) -> None:
     kinds = layout_of(name).kinds
     windows = ("sliding_attention", "full_attention", "sliding_attention")
-    assert kinds == (windows if name == "gemma3" else ("full_attention",) * 3)
+    assert kinds == (windows if name in ("gemma3", "paligemma2") else ("full_attention",) * 3)
 
 
 def test_special_ids_of_a_tokenizer_are_added() -> None:

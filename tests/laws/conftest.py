@@ -60,7 +60,7 @@ model_of = cache(build)
 def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[str, Tensor]:
     """`causal` keeps the last prompt position of PaliGemma out of the part that is seen both ways."""
     batch = zoo.inputs(model_of(name), list(rows))
-    if causal and name == "paligemma":
+    if causal and name.startswith("paligemma"):
         batch["token_type_ids"][:, -1] = 1
     return batch
 

@@ -20,6 +20,7 @@ from transformers.masking_utils import sdpa_mask
 from tests import zoo
 
 NAME = "oracle"
+DEAD_ZONE = 1e-6  # smaller scores are zero
 CAUSAL, INFO, VISUAL, LANGUAGE, SYNERGY, UNKNOWN = 0, 1, 2, 3, 4, 255
 
 
@@ -75,10 +76,23 @@ def similarity(a: np.ndarray, b: np.ndarray) -> float:
     return (1 + (float(a @ b) / norms if norms > 0 else 0.0)) / 2
 
 
-def attention(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> np.ndarray:
+def attention(
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, cap: float | None = None
+) -> np.ndarray:
     scores = keys @ query * scale
+    if cap is not None:
+        scores = cap * np.tanh(scores / cap)
     weights = np.exp(scores - scores.max())
     return weights @ values / weights.sum()
+
+
+def added(block: nn.Module, output: np.ndarray) -> np.ndarray:
+    """What a layer adds to the residual stream: Gemma 2 and 3 normalise the output of o_proj, Granite scales it."""
+    if hasattr(block, "pre_feedforward_layernorm"):
+        norm = block.post_attention_layernorm
+        size = np.sqrt((output**2).mean() + norm.eps)
+        return output / size * (1 + norm.weight.detach().double().numpy())
+    return output * getattr(block, "residual_multiplier", 1.0)
 
 
 def classify(
@@ -149,7 +163,7 @@ class _Pass:
         return classify(self.visual, self.language, self.total, self.contribution, self.settings)
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, out: Tensor
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: tuple, out: Tensor
     ) -> None:
         """Overwrite, in the plain output [1, positions, heads, dim], what is calibrated."""
         query, keys, values = (t[0].double().numpy() for t in (q, k, v))
@@ -164,7 +178,7 @@ class _Pass:
                 beta, gamma = self._factors(position, layer, head)
                 if (beta, gamma) != (1, 1):
                     factor = 1 + (beta - 1) * is_visual + (gamma - 1) * is_language
-                    scaled = attention(cell[0], cell[1][seen], (factor[:, None] * cell[2])[seen], scale)
+                    scaled = attention(cell[0], cell[1][seen], (factor[:, None] * cell[2])[seen], *scale)
                     out[0, position, head] = torch.from_numpy(scaled)
 
     def _seen(self, mask: Tensor | None, position: int) -> np.ndarray:
@@ -179,12 +193,14 @@ class _Pass:
 
         def without(gone: np.ndarray) -> np.ndarray:
             left = ~gone[:, None]
-            return attention(query, (keys * left)[seen], (values * left)[seen], scale)
+            return attention(query, (keys * left)[seen], (values * left)[seen], *scale)
 
         h11, h01, h10, h00 = map(without, (np.zeros_like(seen), is_visual, is_language, is_visual | is_language))
         neither = similarity(h11, h00)
-        self.visual[layer, head] = visual = similarity(h11, h10) - neither
-        self.language[layer, head] = language = similarity(h11, h01) - neither
+        visual, language = (
+            0.0 if abs(score) <= DEAD_ZONE else score for score in (similarity(h11, h) - neither for h in (h10, h01))
+        )
+        self.visual[layer, head], self.language[layer, head] = visual, language
         self.total[layer, head] = 1 - neither
         if self.synergy is not None and self.synergy[layer, head] and visual > 0 and language > 0:
             share = visual / (visual + language)
@@ -201,13 +217,13 @@ class _Pass:
         weight = projection.weight.detach().double().numpy()
         bias = 0.0 if projection.bias is None else projection.bias.detach().double().numpy()
         outputs, count = heads.double().numpy(), self.total.shape[1]
-        stream = self.residual[layer] + weight @ outputs + bias
+        block = self.model.get_decoder().layers[layer]
+        stream = self.residual[layer] + added(block, weight @ outputs + bias)
         for head in range(count):
             left = outputs.reshape(count, -1).copy()
             left[head] = 0
-            self.contribution[layer, head] = 1 - similarity(
-                stream, self.residual[layer] + weight @ left.flatten() + bias
-            )
+            without = self.residual[layer] + added(block, weight @ left.flatten() + bias)
+            self.contribution[layer, head] = 1 - similarity(stream, without)
 
 
 _running: list[_Pass] = []
@@ -216,9 +232,24 @@ _running: list[_Pass] = []
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    _running[-1].attend(module.layer_idx, query, key, value, attention_mask, options["scaling"], out)
+    cap = options.get("softcap")
+    if cap is None:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    else:
+        out = _capped(query, key, value, attention_mask, options["scaling"], cap)
+    _running[-1].attend(module.layer_idx, query, key, value, attention_mask, (options["scaling"], cap), out)
     return out, None
+
+
+def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:
+    """All positions of a row with capped scores, [1, positions, heads, dim]."""
+    q, k, v = (t[0].double().numpy() for t in (query, key, value))
+    out = np.zeros((q.shape[1], q.shape[0], v.shape[2]))
+    for position, head in np.ndindex(q.shape[1], q.shape[0]):
+        seen = np.arange(k.shape[1]) <= position if mask is None else mask[0, 0, position].numpy()
+        own = head * len(k) // len(q)
+        out[position, head] = attention(q[head, position], k[own][seen], v[own][seen], scale, cap)
+    return torch.from_numpy(out)[None].to(query.dtype)
 
 
 AttentionInterface.register(NAME, _attention)

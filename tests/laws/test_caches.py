@@ -23,7 +23,8 @@ from tests.laws.heal_cases import (
 )
 from tests.zoo import Row
 
-every_static = pytest.mark.parametrize("name", zoo.NAMES)  # a static cache refuses prompts beyond a window
+# a static cache refuses prompts beyond a window; transformers' PaliGemma has no mask for one with windows (Gemma 2)
+every_static = pytest.mark.parametrize("name", [name for name in zoo.NAMES if name != "paligemma2"])
 
 
 @every_static

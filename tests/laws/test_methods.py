@@ -26,7 +26,17 @@ SCORES = {"output_scores": True}
 SEES = [row.images > 0 for row in ROWS]
 TEXT = (Row(images=0), Row(text_before=7, images=0, salt=1))
 PADDED = ROWS[1:3]  # one image and a long text, two images
-DISTINCT = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2", "idefics3", "paligemma", "gemma3")
+DISTINCT = (
+    "llava",
+    "llava_next",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "internvl_qwen2",
+    "idefics3",
+    "paligemma",
+    "gemma3",
+    "paligemma2",
+)
 """Without those that differ from one of these in their language model alone, or hardly."""
 ANSWERS = [name for name in CASES if name != "beam"]
 """Methods that change what is said next, rather than the search among it."""

@@ -58,7 +58,8 @@ def test_paths_agree_in_the_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> 
     def sample(path: str, first: int) -> np.ndarray:
         drawn.clear()
         for seed in range(first, first + seeds):
-            generate(model_of("llava"), batch, replace(MEASURE, path=path, seed=seed, draws=draws), new=1)
+            method = replace(MEASURE, path=path, seed=seed, draws=draws)
+            generate(model_of("llava"), batch, method, trace=False, new=1)
         scores = [[torch.stack([d.visual, d.language, d.total]) for d in layer] for layer in drawn]
         table = torch.stack([torch.stack(layer) for layer in scores]).unflatten(0, (seeds, LAYERS))
         return table.transpose(1, 2).reshape(seeds * draws, -1).numpy()
@@ -75,12 +76,26 @@ def test_paths_agree_in_the_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> 
 def test_draws_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
     one, drawn = run("llava", MEASURE, new=1).records[0], drawn_by(monkeypatch)
     three = generate(model_of("llava"), inputs_of("llava", ROWS), replace(MEASURE, draws=3), new=1).records[0]
-    assert [len(draws) for draws in drawn] == [3] * LAYERS
+    assert [len(draws) for draws in drawn] == [3] * 2 * LAYERS  # for the types, and for the record
     for layer, name in product(range(LAYERS), ("visual", "language", "total")):
-        values = torch.stack([getattr(scores, name) for scores in drawn[layer]])
+        values = torch.stack([getattr(scores, name) for scores in drawn[2 * layer + 1]])
         assert_close(getattr(three, name)[:, layer], values.mean(0))
         assert torch.equal(values[0], getattr(one, name)[:, layer])
         assert all((values[i] - values[j]).abs().max() > 1e-3 for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl", "gemma3"])
+@pytest.mark.parametrize("path", ["fast", "reference"])
+def test_measuring_and_calibrating_use_the_same_draws(name: str, path: str) -> None:
+    """With factors of 1 the model is the plain one, so that the two traces are of the same thing."""
+    measured, calibrated = (
+        run(name, replace(method, path=path)) for method in (MEASURE, replace(NOISY, factor_limit=1.0))
+    )
+    seeing = torch.tensor(SEES)
+    for one, other in zip(measured.records, calibrated.records, strict=True):
+        assert torch.equal(one.types[seeing], other.types[seeing])
+        for field in ("visual", "language", "total", "contribution"):
+            assert_close(getattr(one, field), getattr(other, field), rtol=0, atol=1e-5, equal_nan=True)
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from heal import HEAL
-from heal.methods import heal_runtime
+from heal.methods import heal_causal
 from heal.methods.heal_runtime import HealRuntime
 from tests.laws.conftest import EVERY, ROWS, build, generate, inputs_of
 
@@ -60,7 +60,7 @@ def test_wrapped_projection_keeps_its_own_way(monkeypatch: pytest.MonkeyPatch) -
                 return F.linear(x, linear.weight, linear.bias)
 
             linear.forward = own
-    monkeypatch.setattr(heal_runtime, "projection_and_contribution", None)
+    monkeypatch.setattr(heal_causal, "projection_and_contribution", None)
     found = generate(model, batch, METHOD, new=5)
     assert calls
     assert all(vars(m.o_proj)["forward"].__name__ == "own" for m in model.modules() if hasattr(m, "o_proj"))

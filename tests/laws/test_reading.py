@@ -21,7 +21,7 @@ METHODS: dict[str, Method | None] = {"plain": None, "heal": NOISY, "measure": ME
     name: case.active for name, case in CASES.items()
 }
 WHOLE = {"vhr", "memvr"}
-SLIDING = {WINDOW, "gemma3"}
+SLIDING = {WINDOW, "gemma3", "paligemma2"}
 
 every_model = pytest.mark.parametrize("name", EVERY)
 

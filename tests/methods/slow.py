@@ -125,14 +125,22 @@ _raise: list[Callable[[int, np.ndarray], np.ndarray]] = []
 
 
 def _eager(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float,
+    softcap: float | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     q, k, v = (x[0].double().numpy() for x in (query, key, value))
     seen = attention_mask[0, 0].numpy() == 0
     out = np.zeros((q.shape[1], q.shape[0], v.shape[2]))
     for head in range(len(q)):
         group = head * len(k) // len(q)
-        scores = _raise[-1](module.layer_idx, q[head] @ k[group].T * scaling)
+        scores = q[head] @ k[group].T * scaling
+        scores = _raise[-1](module.layer_idx, scores if softcap is None else softcap * np.tanh(scores / softcap))
         scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(1, keepdims=True))
         out[:, head] = weights / weights.sum(1, keepdims=True) @ v[group]

@@ -22,7 +22,7 @@ from tests.methods.agreement import NAMES, assert_agrees, model_of, said
 BOTH = PAI(alpha=0.5, gamma=1.5, start_layer=0)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "gemma3"])
+@pytest.mark.parametrize("name", [*NAMES, "gemma3", "paligemma2"])
 def test_weights_by_hand_and_a_text_of_its_own(name: str) -> None:
     assert_agrees(slow.pai, name, BOTH)
 

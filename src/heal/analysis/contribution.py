@@ -11,6 +11,7 @@ from torch import Tensor
 from heal.analysis.counterfactual import swap_donor
 from heal.analysis.information import Measure, dissimilarity
 from heal.analysis.noise import Noise
+from heal.analysis.outliers import far_below
 from heal.analysis.split import TINY
 from heal.errors import ConfigError
 
@@ -78,20 +79,30 @@ def projection_and_contribution(
     weight: Float[Tensor, "hidden heads_dim"],
     bias: Float[Tensor, "hidden"] | None = None,
     measure: Measure = "cosine",
+    multiplier: float = 1.0,
 ) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "rows heads"]]:
     """o_proj of these outputs and the contributions of their heads, in one read of o_proj's weights.
 
-    With one row a step takes the time of reading weights, so a second read of these is most of a refresh.
+    The stream is residual + multiplier · o_proj(outputs). With one row a step takes the time of reading weights, so
+    a second read of these is most of a refresh.
     """
-    by_head = torch.cat([outputs, moved]).transpose(0, 1)
+    by_head = torch.cat([outputs, moved if multiplier == 1 else moved * multiplier]).transpose(0, 1)
     sums, projected = _Sums(moved), []
     biases = weight.new_zeros(len(weight)) if bias is None else bias
     for rows, x, b in zip(weight.split(BLOCK), residual.split(BLOCK, dim=-1), biases.split(BLOCK), strict=True):
         own, shifts = _by_head(by_head, rows).chunk(2, dim=1)
         projected.append(own.sum(0).add_(b))
-        sums.add(shifts, x + projected[-1])
+        sums.add(shifts, torch.add(x, projected[-1], alpha=multiplier))
     whole = torch.cat(projected, dim=-1)
-    return whole, _dissimilarity_of_shift(residual + whole, sums.along, sums.squared, measure)
+    stream = torch.add(residual, whole, alpha=multiplier)
+    return whole, _dissimilarity_of_shift(stream, sums.along, sums.squared, measure)
+
+
+def head_shifts(
+    moved: Float[Tensor, "rows heads dim"], weight: Float[Tensor, "hidden heads_dim"]
+) -> Float[Tensor, "rows heads hidden"]:
+    """W_O^(i) u_i of every head, whole: for layers that do more to o_proj's output than to add it."""
+    return _by_head(moved.transpose(0, 1).to(weight.dtype), weight).transpose(0, 1).float()
 
 
 def _by_head(vectors: Float[Tensor, "heads n dim"], rows: Float[Tensor, "block heads_dim"]) -> Tensor:
@@ -137,28 +148,8 @@ def causally_redundant(
 ) -> Bool[Tensor, "rows layers heads"]:
     """I_i < mean − σ·std over the heads of the layer. σ = ∞: none.
 
-    std is that of the population: these are all the heads there are. With at most σ²+1 heads in a layer no
-    head can be that far from the mean, so nothing is ever redundant by this rule.
+    With at most σ²+1 heads in a layer no head can be that far from the mean, so none is redundant by this rule.
     """
-    if sigma == float("inf") or contributions.shape[-1] <= sigma**2 + 1:
+    if contributions.shape[-1] <= sigma**2 + 1:
         return torch.zeros_like(contributions, dtype=torch.bool)
-    values = normalised(contributions) if yeo_johnson else contributions
-    mean = values.mean(-1, keepdim=True)
-    return values < mean - sigma * values.std(-1, keepdim=True, correction=0)
-
-
-def normalised(values: Float[Tensor, "*batch heads"]) -> Float[Tensor, "*batch heads"]:
-    """Yeo–Johnson, fitted along the last axis: makes skewed values nearly normal before a σ rule."""
-    from scipy.stats import yeojohnson
-
-    flat = values.reshape(-1, values.shape[-1]).double().cpu()
-    rows = []
-    for row in flat:
-        finite = row.isfinite()
-        out = row.clone()
-        if int(finite.sum()) > 2 and float(row[finite].std()) > 0:
-            # unit scale first: the fit is ill-conditioned on values that differ in the fifth decimal
-            unit = (row[finite] - row[finite].mean()) / row[finite].std()
-            out[finite] = torch.from_numpy(yeojohnson(unit.numpy())[0])
-        rows.append(out)
-    return torch.stack(rows).reshape(values.shape).to(values.device, values.dtype)
+    return far_below(contributions, sigma, yeo_johnson)

@@ -22,6 +22,7 @@ from heal.analysis.split import (
     Partial,
     Regions,
     attention_scores,
+    capped,
     group,
     split_attention,
     weighted_values,
@@ -43,10 +44,16 @@ class Attended:
     value: Float[Tensor, "rows kv_heads positions dim"]
     regions: Regions
     scale: float
+    softcap: float | None = None
+    """Scores s are bounded to softcap·tanh(s/softcap), in the real and in the noise worlds."""
+
+    def scores(self) -> Float[Tensor, "rows kv_heads group positions"]:
+        """What the softmax is taken of."""
+        return capped(attention_scores(self.query, self.key, self.scale), self.softcap)
 
     @cached_property
     def _partials(self) -> list[Partial]:
-        return split_attention(self.query, self.key, self.value, self.regions, self.scale)
+        return split_attention(self.query, self.key, self.value, self.regions, self.scale, self.softcap)
 
     def split(self) -> list[Partial]:
         """Attention over each position group alone; computed once."""
@@ -77,7 +84,8 @@ def _zero(at: Attended, moments: Moments, name: int) -> Partial:
 
 
 def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
-    return gaussian_partials(at.query, at.scale, moments.mean, moments.squared, GaussianDraw.of(at, noise))
+    draw = GaussianDraw.of(at, noise)
+    return gaussian_partials(at.query, at.scale, moments.mean, moments.squared, draw, at.softcap)
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ def gaussian_partials(
     mean: Float[Tensor, "rows sets kv_heads two dim"],
     squared: Float[Tensor, "rows sets kv_heads two dim"],
     draw: GaussianDraw,
+    softcap: float | None = None,
 ) -> list[Partial]:
     """Both sets in the noise world, from the moments of keys and values and one draw."""
     _, heads, _ = query.shape
@@ -133,9 +142,9 @@ def gaussian_partials(
     means = _per_query_head(mean_value, heads)
     partials = []
     for name, (normals, unit, beyond) in enumerate(zip(draw.scores, draw.units, draw.beyond, strict=True)):
-        lse, concentration = _weights(spread[..., name] * unit, normals, beyond)
+        lse, concentration = _weights(centre[..., name], spread[..., name] * unit, normals, beyond, softcap)
         value = torch.addcmul(means[:, name], values[:, name], (concentration * unit).unsqueeze(-1))
-        partials.append(Partial(value, lse + centre[..., name]))
+        partials.append(Partial(value, lse))
     return partials
 
 
@@ -154,19 +163,23 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
     longest, even = at.regions.longest(name), at.regions.even(name)
     normals = noise.normal((heads,), max(longest, 1), name)
     beyond = None if even and longest else _beyond(at.regions, name, at.query.device)
-    lse, concentration = _weights(spread.flatten(1), normals, beyond)
+    lse, concentration = _weights(centre.flatten(1), spread.flatten(1), normals, beyond, at.softcap)
     ordinal = (at.regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
     draw = noise.normal((heads,), at.regions.length, SETS, name)[:, ordinal].transpose(0, 1)
     draw = draw.view(scores.shape) * mask
     mean = moments.mean[:, name, :, 1].unsqueeze(2)
     sample = (weighted_values(draw, at.value) - draw.sum(-1, keepdim=True) * mean) / n.sqrt()
     value = _per_query_head(mean.squeeze(2), heads) + concentration.unsqueeze(-1) * sample.flatten(1, 2)
-    return Partial(value, centre.flatten(1) + lse)
+    return Partial(value, lse)
 
 
-def _weights(spread: Tensor, normals: Tensor, beyond: Tensor | None) -> tuple[Tensor, Tensor]:
-    """log Σw and √Σw²/Σw of w_j = exp(spread·ε_j), over as many draws as the row has positions."""
+def _weights(
+    centre: Tensor, spread: Tensor, normals: Tensor, beyond: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """log Σw and √Σw²/Σw of w_j = exp(cap(centre + spread·ε_j)), over as many draws as the row has positions."""
     scores = spread.unsqueeze(-1) * normals
+    if softcap is not None:  # else the centre is a factor of all weights, and need not be added to each
+        scores, centre = capped(centre.unsqueeze(-1) + scores, softcap), torch.zeros_like(centre)
     if beyond is not None:
         scores = scores.masked_fill(beyond[:, None], -torch.inf)
     weights = torch.softmax(scores, dim=-1)
@@ -175,7 +188,7 @@ def _weights(spread: Tensor, normals: Tensor, beyond: Tensor | None) -> tuple[Te
     if beyond is not None:
         empty = beyond.all(-1, keepdim=True)
         total, concentration = total.masked_fill(empty, -torch.inf), concentration.masked_fill(empty, 0.0)
-    return total, concentration
+    return total + centre, concentration
 
 
 def _per_query_head(states: Float[Tensor, "*sets kv_heads dim"], heads: int) -> Float[Tensor, "*sets heads dim"]:
@@ -187,7 +200,7 @@ def materialised_partials(
 ) -> list[Partial]:
     """The same worlds with the noise keys and values really made."""
     key, value, regions = materialise(at, moments, masking, noise, covariance)
-    return split_attention(at.query, key, value, regions, at.scale)[:SETS]
+    return split_attention(at.query, key, value, regions, at.scale, at.softcap)[:SETS]
 
 
 def materialise(

@@ -9,20 +9,32 @@ from typing import Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 from heal.analysis.split import LANGUAGE, LOWEST, TINY, VISUAL, Partial, merge
 
 Measure = Literal["cosine", "l2", "cosine+l2"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 
+DEAD_ZONE = 1e-6
+"""Visual and language information up to this size counts as zero: the sign of a smaller number is rounding."""
+
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Information that heads carry: visual, language, synergy and total (synergy = total − visual − language)."""
+    """Information that heads carry: visual, language, synergy and total (synergy = total − visual − language).
+
+    Visual and language information inside the dead zone is set to zero here, so that every path and every
+    consumer sees the same sign.
+    """
 
     visual: Float[Tensor, "*heads"]
     language: Float[Tensor, "*heads"]
     total: Float[Tensor, "*heads"]
+
+    def __post_init__(self) -> None:
+        for name in ("visual", "language"):
+            object.__setattr__(self, name, hardshrink(getattr(self, name), DEAD_ZONE))
 
     @property
     def synergy(self) -> Float[Tensor, "*heads"]:
@@ -72,12 +84,7 @@ def difference_in_differences(
     measure: Measure = "cosine",
 ) -> HeadScores:
     """Scores from the four states: first index visual, second language; 0 means replaced by noise."""
-    neither = dissimilarity(h11, h00, measure)
-    return HeadScores(
-        visual=neither - dissimilarity(h11, h10, measure),
-        language=neither - dissimilarity(h11, h01, measure),
-        total=neither,
-    )
+    return _scores(torch.stack([h11, h10, h01, h00]).float(), measure)
 
 
 def scores_from_partials(
@@ -87,19 +94,38 @@ def scores_from_partials(
 
     All states at once, because a decoding step is made of many operations on very little.
     """
-    no_language, no_visual, neither = _from_first(_states(real, noise), measure)
-    return HeadScores(visual=neither - no_language, language=neither - no_visual, total=neither)
+    return _scores(_states(real, noise), measure)
 
 
-def _from_first(states: Float[Tensor, "n rows heads dim"], measure: Measure) -> Float[Tensor, "m rows heads"]:
-    """`dissimilarity(states[:1], states[1:])`, each state normalised once."""
-    if measure != "cosine":
-        return dissimilarity(states[:1], states[1:], measure)
+def _scores(states: Float[Tensor, "4 *heads dim"], measure: Measure) -> HeadScores:
+    """From H11, H10, H01 and H00."""
+    gains = _l2_gains(states) if measure == "l2" else _cosine_gains(states)
+    if measure == "cosine+l2":
+        gains = (gains + _l2_gains(states)) / 2
+    total, visual, language = gains.unbind()
+    return HeadScores(visual, language, total)
+
+
+def _l2_gains(states: Float[Tensor, "4 *heads dim"]) -> Float[Tensor, "3 *heads"]:
+    distances = dissimilarity(states[:1], states, "l2")
+    return distances[3] - distances[:3]
+
+
+def _cosine_gains(states: Float[Tensor, "4 *heads dim"]) -> Float[Tensor, "3 *heads"]:
+    """Sim(H11, x) − Sim(H11, H00) for x = H11, H10 and H01, without a difference of two similarities.
+
+    With d = û − û11 it is (‖d00‖² − ‖d‖²)/4 = (d00 − d)·(d00 + d)/4.
+    """
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
     unit = states / norm.clamp(min=TINY)
-    distance = torch.linalg.vector_norm(unit[1:] - unit[:1], dim=-1).square_().div_(4)
-    none = norm.squeeze(-1) == 0
-    return distance.masked_fill_(none[1:] | none[:1], 0.5)
+    away = unit - unit[0]
+    near, far = away[:3], away[3]
+    gains = torch.linalg.vecdot(far - near, far + near)
+    # the cosine of a zero vector is 0: ‖û‖² is 0 there, and its dissimilarity to every other vector 1/2
+    length = norm.squeeze(-1).sign()
+    gains.add_(length[:3]).sub_(length[3])
+    gains[0].sub_(length[0], alpha=2).add_(2)
+    return gains.mul_(0.25)
 
 
 def _states(real: Sequence[Partial], noise: Sequence[Partial]) -> Float[Tensor, "4 rows heads dim"]:

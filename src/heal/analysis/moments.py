@@ -82,9 +82,9 @@ class Moments:
         delta = old - self.mean
         self.mean -= delta * (weight / self.count.clamp(min=1))[..., None, None, None]
         self.squared -= delta * (old - self.mean) * weight[..., None, None, None]
-        empty = (self.count == 0)[..., None, None, None]
-        self.mean.masked_fill_(empty, 0.0)
-        self.squared.masked_fill_(empty, 0.0).clamp_(min=0.0)
+        self.mean.masked_fill_((self.count == 0)[..., None, None, None], 0.0)
+        # one position has no variance: the rounding that is left would be a spread of its square root
+        self.squared.masked_fill_((self.count <= 1)[..., None, None, None], 0.0).clamp_(min=0.0)
 
     def select(self, rows: Tensor) -> Moments:
         """`rows` on the device of the moments."""

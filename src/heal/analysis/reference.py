@@ -43,7 +43,7 @@ def reference_scores(
             )
         )
     key, value, mask = (torch.cat([state[i] for state in states]) for i in range(3))
-    outputs = attend(at.query.float().repeat(4, 1, 1), key, value, mask, at.scale)
+    outputs = attend(at.query.float().repeat(4, 1, 1), key, value, mask, at.scale, at.softcap)
     h11, h01, h10, h00 = outputs.chunk(4)
     return difference_in_differences(h11, h01, h10, h00, measure)
 
@@ -56,33 +56,37 @@ def reference_output(
     masks = at.regions.masks[:, :, None, :, None]
     value = torch.where(masks[:, VISUAL], beta[..., None, None] * value, value)
     value = torch.where(masks[:, LANGUAGE], gamma[..., None, None] * value, value)
-    return attend(at.query.float(), at.key.float(), value, at.regions.masks.any(1), at.scale)
+    return attend(at.query.float(), at.key.float(), value, at.regions.masks.any(1), at.scale, at.softcap)
 
 
 def reference_contribution(
     outputs: Float[Tensor, "rows heads dim"],
     residual: Float[Tensor, "rows hidden"],
-    project: Callable[[Tensor], Tensor],
+    added: Callable[[Tensor], Tensor],
     replacement: Replacement,
     noise: Noise,
     measure: Measure,
 ) -> Float[Tensor, "rows heads"]:
-    """Head by head replaced in the concatenated output, then o_proj and the residual."""
+    """Head by head replaced in the concatenated output, which becomes what is `added` to the residual stream."""
     rows, heads, dim = outputs.shape
     fake = replaced(outputs, replacement, noise)
     swapped = outputs.float()[:, None].repeat(1, heads, 1, 1)
     index = torch.arange(heads, device=outputs.device)
     swapped[:, index, index] = fake
-    stream = residual.float() + project(outputs.reshape(rows, heads * dim)).float()
-    moved = residual.float()[:, None] + project(swapped.view(rows, heads, heads * dim).to(outputs.dtype)).float()
+    stream = residual.float() + added(outputs.reshape(rows, heads * dim)).float()
+    moved = residual.float()[:, None] + added(swapped.view(rows, heads, heads * dim).to(outputs.dtype)).float()
     return contribution(stream, moved - stream[:, None], measure)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None = None
+) -> Tensor:
     """Plain softmax attention of one query, heads repeated."""
     heads = query.shape[1]
     key, value = _repeated(key, heads), _repeated(value, heads)
     scores = torch.matmul(key, query.unsqueeze(-1)).squeeze(-1) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     weights = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
     weights = weights.masked_fill(~mask.any(-1)[:, None, None], 0.0)
     return torch.matmul(weights.unsqueeze(2), value).squeeze(2)

@@ -105,10 +105,15 @@ def group(query: Float[Tensor, "rows heads dim"], kv_heads: int) -> Float[Tensor
     return query.view(query.shape[0], kv_heads, -1, query.shape[-1])
 
 
+def capped(scores: Float[Tensor, "*heads positions"], softcap: float | None) -> Float[Tensor, "*heads positions"]:
+    """cap·tanh(s/cap), as Gemma 2 bounds its scores before masks and softmax. None: as they are."""
+    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
+
+
 def attention_scores(
     query: Float[Tensor, "rows heads dim"], key: Float[Tensor, "rows kv_heads positions dim"], scale: float
 ) -> Float[Tensor, "rows kv_heads group positions"]:
-    """q·k scaled, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
+    """q·k scaled, not capped, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
     grouped = group(query.float() * scale, key.shape[1])
     if key.dtype == torch.float32 or not key.is_cuda:
         if grouped.shape[2] == 1:  # K qᵀ reads the keys in their own order: a third less time than q Kᵀ on a CPU
@@ -146,11 +151,12 @@ def split_attention(
     value: Float[Tensor, "rows kv_heads positions dim"],
     regions: Regions,
     scale: float,
+    softcap: float | None = None,
 ) -> list[Partial]:
     """One partial a set, in one pass over keys and values."""
-    if regions.spans is not None and FUSED is not None and _fits(query, key, value):
+    if softcap is None and regions.spans is not None and FUSED is not None and _fits(query, key, value):
         return _split_fused(query, key, value, regions, scale)
-    scores = attention_scores(query, key, scale)
+    scores = capped(attention_scores(query, key, scale), softcap)
     if regions.spans is None:
         return _split_by_masks(scores, value, regions)
     return _split_by_spans(scores, value, regions)

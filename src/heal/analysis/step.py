@@ -26,6 +26,7 @@ Outcome = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 def step(
     query: Float[Tensor, "rows heads dim"],
     scale: float,
+    softcap: float | None,
     mean: Float[Tensor, "rows sets kv_heads two dim"],
     squared: Float[Tensor, "rows sets kv_heads two dim"],
     draw: GaussianDraw,
@@ -37,7 +38,7 @@ def step(
     measure: Measure,
 ) -> Outcome:
     """Visual, language and total information of every head, β, γ, and the calibrated output."""
-    scores = scores_from_partials(real, gaussian_partials(query, scale, mean, squared, draw), measure)
+    scores = scores_from_partials(real, gaussian_partials(query, scale, mean, squared, draw, softcap), measure)
     beta, gamma = factors(scores.visual, scores.language, calibrated, target, limit, one_sided)
     out = merge(real, [beta, gamma, None][: len(real)])
     return scores.visual, scores.language, scores.total, beta, gamma, out
@@ -51,6 +52,7 @@ def _compiled() -> Callable[..., Any]:
 def compiled_step(
     query: Tensor,
     scale: float,
+    softcap: float | None,
     mean: Tensor,
     squared: Tensor,
     draw: GaussianDraw,
@@ -67,8 +69,8 @@ def compiled_step(
     values, lses = [p.value for p in real], [p.lse for p in real]
     try:
         return _compiled()(
-            query, scale, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses, calibrated,
-            target, limit, one_sided, measure,
+            query, scale, softcap, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses,
+            calibrated, target, limit, one_sided, measure,
         )  # fmt: skip
     except torch._inductor.exc.InvalidCxxCompiler as error:
         raise UnsupportedError("compile=true needs a C++ compiler: install g++, or leave the option out") from error
@@ -77,6 +79,7 @@ def compiled_step(
 def _flat(
     query: Tensor,
     scale: float,
+    softcap: float | None,
     mean: Tensor,
     squared: Tensor,
     samples: Tensor,
@@ -93,4 +96,4 @@ def _flat(
 ) -> Outcome:
     draw = GaussianDraw(samples, normals, (units[0], units[1]), beyond)
     real = [Partial(value, lse) for value, lse in zip(values, lses, strict=True)]
-    return step(query, scale, mean, squared, draw, real, calibrated, target, limit, one_sided, measure)
+    return step(query, scale, softcap, mean, squared, draw, real, calibrated, target, limit, one_sided, measure)

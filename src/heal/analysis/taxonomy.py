@@ -9,11 +9,15 @@ import torch
 from jaxtyping import Bool, UInt8
 from torch import Tensor
 
-from heal.analysis.contribution import normalised
 from heal.analysis.information import HeadScores
+from heal.analysis.outliers import far_below
 
 MAD = 2 * 1.4826
 """Two standard deviations of a normal distribution, in units of its median absolute deviation."""
+
+
+EQUAL_LOGITS = 1e-5
+"""Logits of α_vis this close are equal: where most heads have the same one, rounding would tell the others apart."""
 
 
 class HeadType(IntEnum):
@@ -73,13 +77,13 @@ def classify(
     taken = ~causal_redundant
     if considered is not None:
         taken &= considered
-    poor = taken & _below(total, taken, sigma, yeo_johnson)
+    poor = far_below(torch.where(taken, total, torch.nan).flatten(1), sigma, yeo_johnson).view_as(total)
     live = taken & ~poor
     visual, language = scores.visual > 0, scores.language > 0
     mixed = live & visual & language
     x = torch.where(mixed, (scores.visual / scores.language).log(), torch.nan)
     median, spread = _median_and_mad(x)
-    cut = mad * spread  # ∞ · 0 is NaN, and nothing is beyond NaN either
+    cut = (mad * spread).clamp(min=EQUAL_LOGITS)  # ∞ · 0 is NaN, and nothing is beyond NaN either
     leans_visual, leans_language = x > median + cut, x < median - cut
 
     types = torch.full(total.shape, int(HeadType.INFO_REDUNDANT), dtype=torch.uint8, device=total.device)
@@ -90,17 +94,6 @@ def classify(
     if considered is not None:
         types[(~considered).expand_as(types)] = int(HeadType.UNKNOWN)
     return HeadMap(types)
-
-
-def _below(total: Tensor, taken: Tensor, sigma: float, yeo_johnson: bool) -> Tensor:
-    if sigma == float("inf"):
-        return torch.zeros_like(taken)
-    values = torch.where(taken, total, torch.nan).flatten(1)
-    if yeo_johnson:
-        values = normalised(values)
-    mean = values.nanmean(1, keepdim=True)
-    std = (values - mean).square().nanmean(1, keepdim=True).sqrt()
-    return (values < mean - sigma * std).view_as(total)
 
 
 def _median_and_mad(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import typer
 
 from heal.cli.common import (
     EMBEDDED,
+    AllowIncomplete,
     Alpha,
     Device,
     Dtype,
@@ -46,6 +47,7 @@ def analyze(
     max_new_tokens: MaxNewTokens = 64,
     dtype: Dtype = "auto",
     device: Device = None,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Measure the heads while the plain model answers: types, information, drift token by token."""
     from dataclasses import replace
@@ -59,7 +61,7 @@ def analyze(
     chosen = method_from(method, alpha)
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"only heal analyses heads, not {chosen.name}")
-    vlm = load(model, dtype, device)
+    vlm = load(model, dtype, device, allow_incomplete)
     measured = replace(chosen, calibrate=False)
     answer = vlm.generate(image, prompt, method=measured, trace=True, max_new_tokens=max_new_tokens, do_sample=False)
     if trace is not None:

@@ -12,6 +12,7 @@ from heal.cli.common import (
     EMBEDDED,
     MOST_ROWS,
     MOST_SCENES,
+    AllowIncomplete,
     Device,
     Dtype,
     MaxNewTokens,
@@ -48,6 +49,7 @@ def calibrate(
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Measure the mix of every head where the model is right, for heal:alpha=auto and heal:alpha=profile."""
     from heal.experiments.own_mix import own_equilibrium
@@ -60,7 +62,7 @@ def calibrate(
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"an equilibrium belongs to heal, not to {chosen.name}")
     source, find, data = _source(pictures, limit)
-    vlm = load(model, dtype, device)
+    vlm = load(model, dtype, device, allow_incomplete)
     done = 0
 
     def advance() -> None:

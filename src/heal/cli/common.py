@@ -36,6 +36,14 @@ Model = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+AllowIncomplete = Annotated[
+    bool,
+    typer.Option(
+        "--allow-incomplete",
+        help="Load a checkpoint in which tensors are missing, left over or of another shape. The missing ones are "
+        "random, so figures mean nothing.",
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="Where to put the model: cpu, cuda, cuda:1 …")]
 MethodText = Annotated[
     str,

@@ -11,6 +11,7 @@ from heal.cli.common import (
     EMBEDDED,
     MOST_ROWS,
     MOST_SCENES,
+    AllowIncomplete,
     Device,
     Dtype,
     Model,
@@ -55,6 +56,7 @@ def compare(
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
+    allow_incomplete: AllowIncomplete = False,
     images: OldImages = None,
 ) -> None:
     """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
@@ -75,7 +77,7 @@ def compare(
     chosen = published() if methods == "all" else methods_from([methods])
     settings, made = Settings(limit, seed, batch_size, read_once=read_once), tasks_from(texts, data)
     with_images(asked(made, limit))  # before minutes are spent on loading the model
-    vlm = load(model, dtype, device)
+    vlm = load(model, dtype, device, allow_incomplete)
     with bar(True) as watch:
         summary = run(vlm, made, chosen, out, settings, resume=resume, watch=watch)
     table = lines(summary)

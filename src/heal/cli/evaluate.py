@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import EMBEDDED, MOST_ROWS, MOST_TOKENS, Device, Dtype, Model, ReadOnce, Seed, check_place, load
+from heal.cli.common import (
+    EMBEDDED,
+    MOST_ROWS,
+    MOST_TOKENS,
+    AllowIncomplete,
+    Device,
+    Dtype,
+    Model,
+    ReadOnce,
+    Seed,
+    check_place,
+    load,
+)
 from heal.cli.output import AsJson, FormatOption, chosen_format, note
 from heal.cli.progress import progress
 
@@ -59,6 +71,7 @@ def evaluate(
     as_json: AsJson = False,
     dtype: Dtype = "auto",
     device: Device = None,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Answer benchmarks with several methods: figures with intervals, cost, and whether a method did anything.
 
@@ -82,7 +95,7 @@ def evaluate(
     with_images(chosen(tasks, limit), skip_missing)  # before minutes are spent on loading the model
     shard = Shard.current()
     try:
-        vlm = load(model, dtype, device or shard.device)
+        vlm = load(model, dtype, device or shard.device, allow_incomplete)
         with bar(shard.main) as watch:
             summary = run(vlm, tasks, methods, out, settings, resume=resume, watch=watch, shard=shard)
     except KeyboardInterrupt:

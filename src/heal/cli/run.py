@@ -11,6 +11,7 @@ import typer
 from heal.cli.common import (
     EMBEDDED,
     MOST_BEAMS,
+    AllowIncomplete,
     Alpha,
     Device,
     Dtype,
@@ -44,6 +45,7 @@ def run(
     num_beams: Annotated[int, typer.Option(min=1, max=MOST_BEAMS, help="Beam search with so many beams.")] = 1,
     dtype: Dtype = "auto",
     device: Device = None,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Ask a model about a picture, with a method at work. Without arguments: a demonstration."""
     if image is None:
@@ -59,7 +61,7 @@ def run(
     chosen = method_from(method, alpha)
     if num_beams > 1 and "num_beams" in chosen.generate_options():
         raise ConfigError(f"--num-beams {num_beams} contradicts {chosen.name}, which has its own: give one of them")
-    vlm = load(model, dtype, device)
+    vlm = load(model, dtype, device, allow_incomplete)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
     answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)
     plain = vlm.generate(image, prompt, **options) if compare else None

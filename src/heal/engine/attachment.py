@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from heal.analysis.counterfactual import Attended
-from heal.analysis.split import LANGUAGE, NEUTRAL
+from heal.analysis.split import LANGUAGE
 from heal.engine import attention, caches
 from heal.engine.branches import EncoderWatch, Prompt, Running
 from heal.engine.calls import check_call, refuse_batching, refuse_compiled
-from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
-from heal.engine.generation import Generation, first_positions, owners_of
+from heal.engine.comparison import SHIFT, BeamScores, moved
+from heal.engine.generation import Generation
+from heal.engine.layer_hooks import LayerHooks
 from heal.engine.layout import Layout
 from heal.engine.locks import lock_of
+from heal.engine.position_groups import PositionGroups
 from heal.engine.repetition import last_position
 from heal.engine.runtime import Runtime
 from heal.engine.shadowing import shadow
@@ -30,7 +31,7 @@ from heal.engine.tally import Tally
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
 
-class Attachment:
+class Attachment(LayerHooks):
     """Hooks, settings and generation states of one method in one model.
 
     While it lasts, other threads that use the model wait, unless it is `shared`: then every generate() of the model
@@ -38,8 +39,7 @@ class Attachment:
     """
 
     def __init__(self, layout: Layout, runtime: Runtime, shared: bool = False, timeout: float | None = None) -> None:
-        self.layout = layout
-        self.runtime = runtime
+        super().__init__(layout, runtime)
         self.shared = shared
         self.timeout = timeout
         self.model = layout.model
@@ -48,22 +48,12 @@ class Attachment:
         self.generations: weakref.WeakKeyDictionary[Cache, Generation] = weakref.WeakKeyDictionary()
         self.latest: Generation | None = None
         self._lock = lock_of(layout.model)
-        self._pass: Generation | None = None
-        self._thread: int | None = None  # whose pass it is
-        self._attended = 0  # layers of this pass that came by
-        self._changes = Changes()
+        self._groups = PositionGroups(layout, runtime.sets)
         self._beams = 1
         self._attached = False
-        self._original = ""  # the model's own attention implementation
-        self._index = {module: i for i, module in enumerate(layout.attention)}
         self._undo: list[Callable[[], Any]] = []
         self._warned = False
         self._encoder = EncoderWatch(layout.model, lambda: self._lock.mine or self._lock.calling)
-
-    @property
-    def _current(self) -> Generation | None:
-        """The generation of the pass that runs. A pass of another thread has none: it is the plain model's."""
-        return self._pass if self._thread == get_ident() else None
 
     @property
     def whole_prompt(self) -> bool:
@@ -230,12 +220,12 @@ class Attachment:
             return
         generation = self._generation(cache)
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
-            generation.read_token(self._owners_of_tokens(ids))
+            generation.read_token(self._groups.of_tokens(ids))
             self._follow_search(generation, ids)
             prompt = None
         else:
             generation.read_prompt(
-                self._owners_of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
+                self._groups.of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
             )
             prompt = Prompt(self.layout, kwargs, self._encoder.taken())
             generation.tally = Tally(**self.runtime.neutral)
@@ -254,10 +244,6 @@ class Attachment:
         self._pass = generation
         self._begin_pass()
         self.runtime.before(generation)
-
-    def _begin_pass(self) -> None:
-        self._attended = 0
-        self._changes = Changes()
 
     def _follow_search(self, generation: Generation, ids: Tensor) -> None:
         """The tokens that the search went on with."""
@@ -282,7 +268,7 @@ class Attachment:
         arguments = running.prompt() if main is None else running.token(main)
         if main is None:
             own.read_prompt(
-                self._owners_of_prompt(arguments["input_ids"], None, arguments["attention_mask"], later=False)
+                self._groups.of_prompt(arguments["input_ids"], None, arguments["attention_mask"], later=False)
             )
         else:
             own.read_token([LANGUAGE] * arguments["input_ids"].shape[0])
@@ -307,137 +293,6 @@ class Attachment:
         fresh = self.latest = self.generations[cache] = Generation(self.runtime.sets)
         caches.follow(cache, fresh.select)
         return fresh
-
-    def _owners_of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, later: bool) -> Tensor:
-        if ids is None:
-            assert embeds is not None
-            table = self.model.get_input_embeddings()
-            visual = torch.zeros(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
-            for token in self.layout.visual_ids:
-                visual |= (embeds == table(torch.tensor(token, device=embeds.device))).all(-1)
-            special = torch.zeros_like(visual)
-        else:
-            visual = torch.isin(ids, torch.tensor(sorted(self.layout.visual_ids), device=ids.device))
-            special = torch.isin(ids, torch.tensor(sorted(self.layout.special_ids), device=ids.device))
-        if self.runtime.sets <= NEUTRAL:
-            return owners_of(visual)
-        return owners_of(visual, special, None if later else first_positions(visual, mask))
-
-    def _owners_of_tokens(self, ids: Tensor) -> list[int]:
-        if self.runtime.sets <= NEUTRAL:
-            return [LANGUAGE] * ids.shape[0]
-        return [NEUTRAL if token in self.layout.special_ids else LANGUAGE for token in ids[:, 0].tolist()]
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        if self._thread != get_ident():
-            return attention.original_attention(self._original, module, query, key, value, mask, **options)
-        generation, layer = self._pass, self._index[module]
-        if generation is None:
-            return attention.plain_attention(module, query, key, value, mask, **options)
-        self._attended += 1
-        if self.runtime.takes_part(layer, generation.branch):
-            out = self._attend(generation, layer, module, query, key, value, mask, **options)
-        else:
-            out, _ = attention.plain_attention(module, query, key, value, mask, **options)
-        if self.runtime.changes_heads:
-            before, out = out, self.runtime.heads(generation, layer, out)
-            if out is not before and not generation.branch:
-                self._changes.heads(before[:, -1], out[:, -1], exact=True)
-        return out, None
-
-    def _attend(
-        self,
-        generation: Generation,
-        layer: int,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> Tensor:
-        for name in ("softcap", "s_aux", "position_bias"):
-            if options.get(name) is not None:
-                raise UnsupportedError(f"attention with {name} is not softmax over the keys alone")
-        length = min(key.shape[2], generation.length)
-        regions = generation.regions(self.layout.kinds[layer], mask, length, key.device)
-        scale = options.get("scaling") or query.shape[-1] ** -0.5
-        at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale)
-
-        unchanged: list[Tensor] = []
-
-        def plain() -> Tensor:
-            if not unchanged:
-                unchanged.append(attention.plain_attention(module, query, key, value, mask, **options)[0])
-            return unchanged[0]
-
-        if generation.phase != "prompt":
-            out = self.runtime.attend(generation, layer, at, plain)
-            if not unchanged or out is not unchanged[0]:
-                self._compare(generation, at, out[:, -1], plain)
-            return out.to(query.dtype)
-        out, last = plain(), self.runtime.observe(generation, layer, at)
-        if last is not None:
-            if not generation.branch:
-                self._changes.heads(out[:, -1], last)
-            out[:, -1] = last.to(out.dtype)
-        return out
-
-    def _compare(self, generation: Generation, at: Attended, out: Tensor, plain: Callable[[], Tensor]) -> None:
-        """With the plain output: for free where the method split the attention itself, else by computing it."""
-        if generation.branch:
-            return
-        if at.known_split is not None:
-            self._changes.merged(at.known_split, out)
-        else:
-            self._changes.heads(plain()[:, -1], out)
-
-    def _before_layer(self, layer: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._current is not None and self.runtime.wants_stream(self._current, layer):
-                hidden = args[0] if args else kwargs["hidden_states"]
-                self.runtime.residual(self._current, layer, hidden)
-
-        return hook
-
-    def _projection(self, layer: int, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def forward(heads: Tensor) -> Tensor:
-            generation = self._current
-            if generation is not None and self.runtime.wants_projection(generation, layer) and heads.shape[1] == 1:
-                out = self.runtime.project(generation, layer, heads[:, 0], self.layout.attention[layer].o_proj)
-                if out is not None:
-                    return out.unsqueeze(1)
-            return original(heads)
-
-        return forward
-
-    def _after_projection(self, layer: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self._current is not None and self.runtime.wants_projection(self._current, layer):
-                self.runtime.projected(self._current, layer, args[0][:, -1], output[:, -1], module)
-
-        return hook
-
-    def _after_mlp(self, layer: int) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            if self._current is None:
-                return None
-            before = output[0] if isinstance(output, tuple) else output
-            after = self.runtime.fed(self._current, layer, args[0], before)
-            if after is not before and not self._current.branch:
-                self._changes.block(before[:, -1], after[:, -1])
-            # some mixtures of experts give their routing too
-            return (after, *output[1:]) if isinstance(output, tuple) else after
-
-        return hook
 
     def _after_model(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None

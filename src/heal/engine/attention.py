@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -77,6 +79,10 @@ def switch_back(model: Any, config: Any) -> None:
 def plain_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
+    if options.get("s_aux") is not None:  # sdpa would leave them out without a word
+        raise UnsupportedError(f"{type(module).__name__} has learned sinks: not softmax over the keys alone")
+    if options.get("softcap") is not None:
+        return _eager_attention(module, query, key, value, mask, **options)
     return sdpa_attention_forward(module, query, key, value, mask, **options)
 
 
@@ -91,6 +97,23 @@ def original_attention(
     if function is None or isinstance(mask, Tensor):
         return plain_attention(module, query, key, value, mask, **options)
     return function(module, query, key, value, mask, **options)
+
+
+def _eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The eager attention of the module's own model, as transformers uses it: sdpa has no soft cap."""
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise UnsupportedError(f"{type(module).__name__} caps its scores, and no eager attention was found for it")
+    causal = options.get("is_causal")
+    if mask is None and query.shape[2] > 1 and (getattr(module, "is_causal", True) if causal is None else causal):
+        ones = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+        mask = ones.tril(key.shape[2] - query.shape[2])
+    if mask is not None and mask.dtype == torch.bool:
+        lowest = torch.finfo(query.dtype).min
+        mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(~mask, lowest)
+    return eager(module, query, key, value, mask, **options)[0], None
 
 
 def _attention(

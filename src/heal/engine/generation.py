@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
+from heal.analysis.split import VISUAL, Regions
 from heal.engine.comparison import BeamScores
 from heal.engine.tally import Tally
 
@@ -130,27 +130,3 @@ class Generation:
         for follower in (self.data, self.beams, *self.running.values()):
             if follower is not None:
                 follower.select(rows)
-
-
-def owners_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:
-    """The set of each position of a prompt: visual or language; neutral for special and first tokens, if given."""
-    owners = torch.where(visual, VISUAL, LANGUAGE)
-    for sinks in (special, first):
-        if sinks is not None:
-            owners = torch.where(sinks & ~visual, NEUTRAL, owners)
-    return owners
-
-
-def first_positions(like: Tensor, mask: Any) -> Tensor:
-    """Where each row of a prompt begins, from whatever kind of mask there is."""
-    start = torch.zeros(like.shape[0], dtype=torch.long, device=like.device)
-    if isinstance(mask, dict):
-        mask = mask.get("full_attention", next(iter(mask.values()), None))
-    if mask is not None:
-        if mask.dim() == 4:
-            mask = mask[:, 0, -1]
-            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-        start = mask[:, : like.shape[1]].to(torch.uint8).argmax(1)
-    first = torch.zeros_like(like)
-    first[torch.arange(like.shape[0], device=like.device), start] = True
-    return first

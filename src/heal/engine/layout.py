@@ -63,6 +63,11 @@ class Layout:
                 f"{type(model).__name__} has layers without softmax self-attention and o_proj; "
                 "`heal list models` names the architectures that are known to work"
             )
+        if any(getattr(module, "sinks", None) is not None for module in attention):
+            raise UnsupportedError(
+                f"the attention of {type(model).__name__} has learned sinks, so it is not softmax over the keys "
+                "alone: use a model without them"
+            )
         kinds = tuple(getattr(text, "layer_types", None) or ("full_attention",) * len(layers))
         return cls(
             model=model,

@@ -10,18 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from heal.analysis.calibration import factors
-from heal.analysis.contribution import (
-    causally_redundant,
-    contribution,
-    projected_contribution,
-    projection_and_contribution,
-    replaced,
-)
+from heal.analysis.contribution import causally_redundant
 from heal.analysis.counterfactual import Attended, GaussianDraw, noise_partials
 from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
-from heal.analysis.reference import reference_contribution, reference_output, reference_scores
+from heal.analysis.reference import reference_output, reference_scores
 from heal.analysis.split import LANGUAGE, Partial, merge
 from heal.analysis.step import compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
@@ -30,6 +24,7 @@ from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
 from heal.methods.heal import HEAL
+from heal.methods.heal_causal import CausalStage
 
 INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
 
@@ -59,6 +54,8 @@ class HealState:
         self.noises: dict[torch.device, Noise] = {}
         self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
+        self.prompt_scores: list[HeadScores | None] = [None] * layers
+        """Of the first token when nothing is repeated: with the draw that the repeated position would get."""
         self.refresh = False
         self.clear(layers)
 
@@ -91,6 +88,7 @@ class HealRuntime(Runtime):
         # what only measures leaves every bit of the output alone
         self.projects = config.calibrate and config.path == "fast" and config.replacement != "none"
         self.changes_output = config.calibrate
+        self.causal = CausalStage(config, layout)
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
@@ -147,7 +145,10 @@ class HealRuntime(Runtime):
         state: HealState = generation.data
         if self.config.path == "fast":
             state.moments[layer] = Moments.of(at.key, at.value, at.regions)
-        state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], None)
+        real = at.split() if self.config.path == "fast" else None
+        state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], real)
+        if self.trace and not self.repeats:
+            state.prompt_scores[layer] = self._scores(generation, layer, at, state.moments[layer], real, address=0)
         if self.repeats and (moments := state.moments[layer]) is not None:
             # the last position is about to come again, from calibrated layers
             moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_owners.to(at.key.device))
@@ -191,6 +192,7 @@ class HealRuntime(Runtime):
         visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(
             at.query,
             at.scale,
+            at.softcap,
             moments.mean,
             moments.squared,
             GaussianDraw.of(at, noise),
@@ -227,11 +229,11 @@ class HealRuntime(Runtime):
         at: Attended,
         moments: Moments | None,
         real: list[Partial] | None,
+        address: int | None = None,
     ) -> HeadScores:
+        """`real` is None on the reference path; `address` is that of the noise, if not this pass's own."""
         config, draws = self.config, []
-        noise = self._noise(generation, layer, at.query.device).at(INFORMATION)
-        if config.path == "fast" and real is None:
-            real = at.split()
+        noise = self._noise(generation, layer, at.query.device, address).at(INFORMATION)
         for draw in range(1 if config.masking in ("zero", "swap") else config.draws):
             own = noise.at(draw)
             if real is None:
@@ -242,11 +244,12 @@ class HealRuntime(Runtime):
                 draws.append(scores_from_partials(real, fake, config.measure))
         return mean_scores(draws)
 
-    def _noise(self, generation: Generation, layer: int, device: torch.device) -> Noise:
+    def _noise(self, generation: Generation, layer: int, device: torch.device, address: int | None = None) -> Noise:
         state: HealState = generation.data
         noise = state.noises.setdefault(device, Noise(self.config.seed, device))
-        # the prompt's analysis and the first token are two draws
-        return noise.at(-1 if generation.phase == "prompt" else generation.step, layer)
+        if address is None:  # the prompt's analysis and the first token are two draws
+            address = -1 if generation.phase == "prompt" else generation.step
+        return noise.at(address, layer)
 
     # ── which heads matter ────────────────────────────────────────────────────────────────────────────
 
@@ -260,18 +263,14 @@ class HealRuntime(Runtime):
         generation.data.streams[layer] = hidden[:, -1]
 
     def project(self, generation: Generation, layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
-        """o_proj and the contributions in one read of its weights, where reading is what takes the time."""
         state: HealState = generation.data
         residual = state.streams[layer]
         assert residual is not None
-        if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
-            return None
-        outputs = heads.view(heads.shape[0], self.layout.heads, -1)
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
-        moved = replaced(outputs, self.config.replacement, noise) - outputs
-        out, state.contributions[layer] = projection_and_contribution(
-            residual, outputs, moved, projection.weight, projection.bias, self.config.measure
-        )
+        found = self.causal.fused(layer, residual, heads, projection, noise)
+        if found is None:
+            return None
+        out, state.contributions[layer] = found
         return out
 
     def projected(
@@ -282,25 +281,12 @@ class HealRuntime(Runtime):
             return
         residual = state.streams[layer]
         assert residual is not None
-        outputs = heads.view(heads.shape[0], self.layout.heads, -1)
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
-        forward = projection.forward  # the module's own hooks must not see what is not generated
-        if self.config.path == "reference":
-            state.contributions[layer] = reference_contribution(
-                outputs, residual, forward, self.config.replacement, noise, self.config.measure
-            )
-            return
-        stream = residual.float() + output.float()
-        moved = replaced(outputs, self.config.replacement, noise) - outputs.float()
-        if type(projection) is nn.Linear and projection.weight.device == heads.device:
-            found = projected_contribution(stream, moved, projection.weight, self.config.measure)
-        else:  # quantised, adapted or offloaded: only the module itself knows its weights
-            found = contribution(stream, _project_blocks(moved.to(heads.dtype), forward), self.config.measure)
-        state.contributions[layer] = found
+        state.contributions[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
 
     def _find_types(self, state: HealState, generation: Generation) -> None:
         config = self.config
-        scores = self._scores_of(state, generation)
+        scores = self._scores_of(state.scores, generation)
         considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
         redundant = torch.zeros_like(scores.total, dtype=torch.bool)
         if config.replacement != "none":
@@ -340,16 +326,17 @@ class HealRuntime(Runtime):
         blank = torch.full(shape, missing, device=known.device)
         return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
 
-    def _scores_of(self, state: HealState, generation: Generation) -> HeadScores:
+    def _scores_of(self, scores: list[HeadScores | None], generation: Generation) -> HeadScores:
         def stacked(name: str) -> Tensor:
-            return self._stack([None if s is None else getattr(s, name) for s in state.scores], generation)
+            return self._stack([None if s is None else getattr(s, name) for s in scores], generation)
 
         return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
 
     def _record(self, state: HealState, generation: Generation) -> StepRecord:
         first = generation.step == 0
         assert state.types is not None
-        scores = self._scores_of(state, generation)
+        own = state.prompt_scores if generation.phase == "prompt" else state.scores
+        scores = self._scores_of(own, generation)
         contributions = state.prompt_contribution if first else self._stack(state.contributions, generation)
         assert contributions is not None
         return StepRecord(
@@ -362,13 +349,3 @@ class HealRuntime(Runtime):
             types=state.types.cpu(),
             refreshed=first or state.refresh,
         )
-
-
-def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-    """W_O^(i) u_i through the module itself, one head in each row of a block-diagonal input."""
-    rows, heads, dim = moved.shape
-    blocks = moved.new_zeros(rows, heads, heads, dim)
-    index = torch.arange(heads, device=moved.device)
-    blocks[:, index, index] = moved
-    bias = project(moved.new_zeros(1, heads * dim)).float()
-    return project(blocks.view(rows, heads, heads * dim)).float() - bias

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heal.analysis.counterfactual import Attended
-from heal.analysis.split import VISUAL, attention_scores, weighted_values
+from heal.analysis.split import VISUAL, weighted_values
 from heal.engine.branches import Branch, Prompt
 from heal.engine.comparison import moved
 from heal.engine.generation import Generation
@@ -81,7 +81,7 @@ def raised_attention(
     at: Attended, visual: Bool[Tensor, "rows positions"], seen: Bool[Tensor, "rows positions"], strength: float
 ) -> tuple[Float[Tensor, "rows heads dim"], Float[Tensor, "rows heads"]]:
     """Attention with s + strength·|s| at visual positions, and the mean rise of their scores."""
-    scores = attention_scores(at.query, at.key, at.scale)
+    scores = at.scores()
     rise = strength * scores.abs() * visual[:, None, None]
     weights = (scores + rise).masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
     size = rise.sum(-1) / visual.sum(-1).clamp(min=1)[:, None, None]

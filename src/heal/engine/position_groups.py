@@ -1,0 +1,67 @@
+"""Which group a position belongs to: visual, language, or neutral."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL
+from heal.engine.layout import Layout
+
+
+@dataclass(frozen=True)
+class PositionGroups:
+    """The groups of a model's positions, told by their tokens."""
+
+    layout: Layout
+    count: int
+    """How many groups are told apart: visual and language, and neutral if there are three."""
+
+    def of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, later: bool) -> Tensor:
+        """[rows, positions]; `later` if there was another turn before."""
+        if ids is None:
+            assert embeds is not None
+            table = self.layout.model.get_input_embeddings()
+            visual = torch.zeros(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+            for token in self.layout.visual_ids:
+                visual |= (embeds == table(torch.tensor(token, device=embeds.device))).all(-1)
+            special = torch.zeros_like(visual)
+        else:
+            visual = torch.isin(ids, torch.tensor(sorted(self.layout.visual_ids), device=ids.device))
+            special = torch.isin(ids, torch.tensor(sorted(self.layout.special_ids), device=ids.device))
+        if self.count <= NEUTRAL:
+            return owners_of(visual)
+        return owners_of(visual, special, None if later else first_positions(visual, mask))
+
+    def of_tokens(self, ids: Tensor) -> list[int]:
+        """Of one generated token in each row."""
+        if self.count <= NEUTRAL:
+            return [LANGUAGE] * ids.shape[0]
+        return [NEUTRAL if token in self.layout.special_ids else LANGUAGE for token in ids[:, 0].tolist()]
+
+
+def owners_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:
+    """The set of each position of a prompt: visual or language; neutral for special and first tokens, if given."""
+    owners = torch.where(visual, VISUAL, LANGUAGE)
+    for sinks in (special, first):
+        if sinks is not None:
+            owners = torch.where(sinks & ~visual, NEUTRAL, owners)
+    return owners
+
+
+def first_positions(like: Tensor, mask: Any) -> Tensor:
+    """Where each row of a prompt begins, from whatever kind of mask there is."""
+    start = torch.zeros(like.shape[0], dtype=torch.long, device=like.device)
+    if isinstance(mask, dict):
+        mask = mask.get("full_attention", next(iter(mask.values()), None))
+    if mask is not None:
+        if mask.dim() == 4:
+            mask = mask[:, 0, -1]
+            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        start = mask[:, : like.shape[1]].to(torch.uint8).argmax(1)
+    first = torch.zeros_like(like)
+    first[torch.arange(like.shape[0], device=like.device), start] = True
+    return first

@@ -1,0 +1,88 @@
+"""Stage 1 of HEAL at one layer: how far the residual stream moves without each of its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from heal.analysis.contribution import (
+    contribution,
+    head_shifts,
+    projected_contribution,
+    projection_and_contribution,
+    replaced,
+)
+from heal.analysis.noise import Noise
+from heal.analysis.reference import reference_contribution
+from heal.engine.layout import Layout
+from heal.engine.residuals import ResidualAdd, residual_add
+from heal.methods.heal import HEAL
+
+
+class CausalStage:
+    """The contributions of heads, from what enters a layer and what its o_proj reads and gives."""
+
+    def __init__(self, config: HEAL, layout: Layout) -> None:
+        self.config = config
+        self.heads = layout.heads
+        self._adds: dict[int, ResidualAdd] = {}
+        if config.replacement != "none":
+            hidden = layout.model.config.get_text_config().hidden_size
+            for index in range(len(layout.layers)) if config.layers is None else config.layers:
+                self._adds[index] = residual_add(layout.layers[index], layout.attention[index], hidden)
+
+    def fused(
+        self, layer: int, residual: Tensor, heads: Tensor, projection: nn.Module, noise: Noise
+    ) -> tuple[Tensor, Tensor] | None:
+        """o_proj and the contributions in one read of its weights, where reading is what takes the time."""
+        add = self._adds[layer]
+        if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
+            return None
+        if add.norm is not None:  # needs the whole output first
+            return None
+        outputs = heads.view(heads.shape[0], self.heads, -1)
+        moved = replaced(outputs, self.config.replacement, noise) - outputs
+        return projection_and_contribution(
+            residual, outputs, moved, projection.weight, projection.bias, self.config.measure, add.multiplier
+        )
+
+    def measured(
+        self, layer: int, residual: Tensor, heads: Tensor, output: Tensor, projection: nn.Module, noise: Noise
+    ) -> Tensor:
+        """The same after o_proj, whatever kind of module it is."""
+        config, add = self.config, self._adds[layer]
+        outputs = heads.view(heads.shape[0], self.heads, -1)
+        forward = projection.forward  # the module's own hooks must not see what is not generated
+        if config.path == "reference":
+            return reference_contribution(
+                outputs, residual, lambda x: add.added(forward(x)), config.replacement, noise, config.measure
+            )
+        stream = residual.float() + add.added(output)
+        moved = replaced(outputs, config.replacement, noise) - outputs.float()
+        own = type(projection) is nn.Linear and projection.weight.device == heads.device
+        if own and add.norm is None:
+            return projected_contribution(stream, moved * add.multiplier, _weight(projection), config.measure)
+        if own:
+            shifts = head_shifts(moved, _weight(projection))
+        else:  # quantised, adapted or offloaded: only the module itself knows its weights
+            shifts = _project_blocks(moved.to(heads.dtype), forward)
+        # through the norm and the multiplier of the layer
+        shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
+        return contribution(stream, shifts, config.measure)
+
+
+def _weight(projection: nn.Module) -> Tensor:
+    assert isinstance(projection, nn.Linear)
+    return projection.weight
+
+
+def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    """W_O^(i) u_i through the module itself, one head in each row of a block-diagonal input."""
+    rows, heads, dim = moved.shape
+    blocks = moved.new_zeros(rows, heads, heads, dim)
+    index = torch.arange(heads, device=moved.device)
+    blocks[:, index, index] = moved
+    bias = project(moved.new_zeros(1, heads * dim)).float()
+    return project(blocks.view(rows, heads, heads * dim)).float() - bias

@@ -1,0 +1,31 @@
+"""Stage 1 where a layer scales or normalises what attention adds to the stream."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.laws.conftest import ROWS, build, generate, inputs_of, run
+from tests.laws.heal_cases import ZERO
+from tests.laws.test_oracle_agreement import assert_oracle
+from tests.zoo import GRANITE
+
+
+def test_granite_equals_the_oracle() -> None:
+    out = assert_oracle(GRANITE, ZERO, ROWS[1:3])
+    assert (out.records[2].contribution.isfinite()).all()  # a refresh, where o_proj is fused
+
+
+class _OwnLinear(nn.Linear):
+    """As a quantised one: only the module itself knows its weights."""
+
+
+@pytest.mark.parametrize("name", [GRANITE, "gemma3", "paligemma2"])
+def test_a_projection_of_another_kind_gives_the_same_contributions(name: str) -> None:
+    model, batch = build(name), inputs_of(name, ROWS)
+    for layer in model.get_decoder().layers:
+        layer.self_attn.o_proj.__class__ = _OwnLinear
+    found, expected = generate(model, batch, ZERO), run(name, ZERO)
+    assert torch.equal(found.stacked("types"), expected.stacked("types"))
+    for step in (0, 2):
+        assert_close(found.records[step].contribution, expected.records[step].contribution, rtol=1e-3, atol=1e-6)
