@@ -88,13 +88,14 @@ def files() -> dict[str, Path]:
     }
 
 
-def value(draw: Draw, words: tuple[str, ...], parameter: Any) -> str:
-    """For one option or argument: mostly good, so that what is wrong is met in all depths."""
+def value(draw: Draw, words: tuple[str, ...], parameter: Any, wrong: float) -> str:
+    """For one option or argument: good, or with this chance anything."""
     name = parameter.name or ""
     if name in WRITTEN:
-        return odd.path_to_write(draw, ".safetensors" if name == "trace" else "")
+        suffix = ".safetensors" if name == "trace" else ""
+        return odd.path_to_write(draw, suffix) if draw.often(0.5) else str(draw.place / f"new{suffix}")
     good = _good(draw, words, name, parameter)
-    if good is not None and draw.often(0.75):
+    if good is not None and not draw.often(wrong):
         return good
     if name in (
         "image",
@@ -116,7 +117,7 @@ def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str 
     if name in FORCED:
         return draw.choice(FORCED[name])
     if name in ("method", "methods"):
-        return draw.choice(("heal", "plain,heal", "vcd", strings.method_text(draw)))
+        return draw.choice(("heal", "plain,heal", "plain,vcd", "heal:alpha=auto", "beam", strings.method_text(draw)))
     if name in ("task", "tasks"):
         return draw.choice(
             (
@@ -151,22 +152,25 @@ def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str 
     if name in files():
         return str(files()[name])
     choices = getattr(getattr(parameter, "type", None), "choices", None)
-    return draw.choice([str(getattr(c, "value", c)) for c in choices]) if choices else None
+    if choices:
+        return draw.choice([str(getattr(c, "value", c)) for c in choices])
+    return draw.choice(("1", "2")) if isinstance(getattr(parameter, "default", None), (int, float)) else None
 
 
 def arguments(draw: Draw) -> list[str]:
     words = draw.choice(list(commands()))
     found = list(words)
+    wrong = draw.choice((0.0, 0.08, 0.08, 0.3))  # few at a time, so that what is wrong is met in all depths
     for parameter in commands()[words].params:
         option = next((o for o in getattr(parameter, "opts", ()) if o.startswith("--")), None)
         if option is None:
             repeated = draw.choice((1, 1, 2, 0)) if parameter.nargs == -1 else int(draw.often(0.93))
-            found += [value(draw, words, parameter) for _ in range(repeated)]
+            found += [value(draw, words, parameter, wrong) for _ in range(repeated)]
         elif parameter.name != "help" and (
             draw.often(0.93) if parameter.required else draw.often(0.22) or _needed(parameter.name)
         ):
             flag = getattr(parameter, "is_flag", False)
-            given = value(draw, words, parameter)
+            given = value(draw, words, parameter, wrong)
             found += [option] if flag else [f"{option}={given}"] if draw.often(0.3) else [option, given]
     if draw.often(0.12):
         found.insert(
@@ -183,6 +187,33 @@ def _needed(name: str) -> bool:
 
 def command_lines(draw: Draw) -> None:
     given = arguments(draw)
+    draw.show("heal " + " ".join(map(repr, given)))
+    judge_ended(given, call(draw, given))
+
+
+def evaluations(draw: Draw) -> None:
+    """Whole runs of `heal eval`, one sample and two tokens long, with odd options of decoding."""
+    task = draw.choice(
+        ("mini-chair:images=1", "mini-pope:images=1,splits=random", "mini-mme:images=1,subtasks=count")
+    )
+    method = draw.choice(
+        ("plain", "plain,heal", "heal", "plain,beam:beams=2", "dola", "vcd", "plain,pai", "vhr", "memvr")
+    )
+    given = [
+        "eval",
+        task,
+        "--out",
+        str(draw.place / "run"),
+        "--model",
+        "random",
+        "--limit",
+        "1",
+        "--max-new-tokens",
+        "2",
+    ]
+    given += ["--method", method, *["--json"] * draw.often(0.5), *["--read-once"] * draw.often(0.3)]
+    for _ in range(draw.choice((0, 1, 1, 2))):
+        given += ["--generate", strings.generate_text(draw)]
     draw.show("heal " + " ".join(map(repr, given)))
     judge_ended(given, call(draw, given))
 
@@ -226,8 +257,10 @@ def _short(given: list[str]) -> Iterator[None]:
     def accept(*_: object, **__: object) -> None:
         raise Accepted
 
+    made_before = tiny()
+
     def copied(*_: object, **__: object) -> VLM:
-        return copy.deepcopy(tiny())
+        return copy.deepcopy(made_before)
 
     long = any(word in given[:1] for word in HEAVY)
     made = accept if long else copied
