@@ -17,7 +17,7 @@ from heal.bench.judged import Prompt
 from heal.bench.llava_bench import scores
 from heal.bench.mmhal import rating
 from tests.fuzz import odd
-from tests.fuzz.oracle import Draw, check
+from tests.fuzz.oracle import Draw, check, is_amount
 
 PIECES = (
     "Rating: 4", "rating: 0", "RATING: 6", "Rating: 10", "Rating: 3.5", "Rating: -1", "Rating: 7", "**Rating:** 5",
@@ -62,7 +62,7 @@ def options(draw: Draw) -> None:
         judge.place(Prompt("s", "t"))
     check(isinstance(made.attempts, int) and made.attempts >= 1, "no attempt")
     for name in ("backoff", "longest", "timeout"):
-        check(math.isfinite(getattr(made, name)) and getattr(made, name) >= 0, f"{name} is {getattr(made, name)}")
+        check(is_amount(getattr(made, name)), f"{name} is {getattr(made, name)!r}")
 
 
 def responses(draw: Draw) -> None:

@@ -200,6 +200,11 @@ def _address_space() -> int | None:
         return None
 
 
+def is_amount(value: object) -> bool:
+    """A finite number from 0 on, of a type that is meant to be one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
 def check(condition: object, problem: str) -> None:
     """An invariant of what was accepted."""
     if not condition:

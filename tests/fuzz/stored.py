@@ -23,7 +23,7 @@ from heal.plain import plain
 from heal.trace import Trace
 from tests.fuzz import odd
 from tests.fuzz.benchmarks import in_range
-from tests.fuzz.oracle import Draw, check
+from tests.fuzz.oracle import Draw, check, is_amount
 
 
 @cache
@@ -77,7 +77,7 @@ def runs(draw: Draw) -> None:
         in_range({k: v.value for k, v in row.figures.items()}, 100)
         for figure in row.figures.values():
             check(math.isnan(figure.low) or figure.low <= figure.high, "an interval that ends before it begins")
-        check(not row.seconds < 0 and row.memory >= 0, "time or memory below zero")
+        check(is_amount(row.seconds) and is_amount(row.memory), f"{row.seconds!r} s and {row.memory!r} bytes")
     json.dumps(plain(summary.scores()), allow_nan=False)
     if mutated.change == "structure" and not (summary.missing or summary.failed):
         check(_told(summary) == rows_before(), f"{name}: accepted, with other figures")
