@@ -100,6 +100,8 @@ def answers(draw: Draw) -> None:
     options: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False}
     for _ in range(draw.randint(0, 2)):
         key, _, value = generate_text(draw).partition("=")
+        if key in ("images", "prompts"):
+            continue  # parameters of VLM.generate: Python itself says so
         options[key] = odd.value(draw) if draw.often(0.4) else _typed(value)
     if not isinstance(options["max_new_tokens"], int) or options["max_new_tokens"] > 20:
         options["max_new_tokens"] = TOKENS  # what is meant to be long is no hang

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,10 +166,13 @@ def other_of_its_type(draw: Draw, old: Any) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether a reader cannot know that this is not what was meant: words for words, a number for a number."""
+    """Whether a reader cannot know that this is not what was meant: words for words, a number for a number, …"""
     if isinstance(old, str) and isinstance(new, str):
         return bool(old.strip() and new.strip())
-    return isinstance(new, int) and isinstance(old, int) and isinstance(old, bool) == isinstance(new, bool)
+    if isinstance(old, list):
+        return new == []
+    numbers = [x for x in (old, new) if isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)]
+    return len(numbers) == 2 or (isinstance(old, bool) and isinstance(new, bool))
 
 
 def mutate_json(draw: Draw, value: Any) -> tuple[Any, Change, str]:
