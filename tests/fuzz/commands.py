@@ -33,8 +33,12 @@ HEAVY = ("report", "calibrate", "compare", "speed")
 WRITTEN = ("trace", "out", "to")
 REFUSALS = (2, 3)
 PROMPTS = ("what is this ?", "Is there a dog?", "describe the image")
+ONE = f"{strings.SCENES}=1"
 FORCED = {"max_new_tokens": ("1", "2"), "limit": ("1", "2"), "batch_size": ("1", "2", "16"), "num_beams": ("1", "2")}
 """What a good value is, where any large one takes long."""
+
+LONG = ("max_new_tokens", "limit")
+"""What a large valid number makes long, as it should."""
 
 
 class Accepted(BaseException):
@@ -97,6 +101,8 @@ def value(draw: Draw, words: tuple[str, ...], parameter: Any, wrong: float) -> s
     good = _good(draw, words, name, parameter)
     if good is not None and not draw.often(wrong):
         return good
+    if name in LONG:
+        return draw.choice([n for n in odd.NUMBERS if not n.strip().isdigit() or len(n) > 40])
     if name in (
         "image",
         "data",
@@ -121,9 +127,9 @@ def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str 
     if name in ("task", "tasks"):
         return draw.choice(
             (
-                "mini-pope:images=1",
-                "mini-chair:images=1",
-                "mini-mme:images=1,subtasks=count",
+                f"mini-pope:{ONE}",
+                f"mini-chair:{ONE}",
+                f"mini-mme:{ONE},subtasks=count",
                 "pope",
                 strings.task_text(draw),
             )
@@ -193,9 +199,7 @@ def command_lines(draw: Draw) -> None:
 
 def evaluations(draw: Draw) -> None:
     """Whole runs of `heal eval`, one sample and two tokens long, with odd options of decoding."""
-    task = draw.choice(
-        ("mini-chair:images=1", "mini-pope:images=1,splits=random", "mini-mme:images=1,subtasks=count")
-    )
+    task = draw.choice((f"mini-chair:{ONE}", f"mini-pope:{ONE},splits=random", f"mini-mme:{ONE},subtasks=count"))
     method = draw.choice(
         ("plain", "plain,heal", "heal", "plain,beam:beams=2", "dola", "vcd", "plain,pai", "vhr", "memvr")
     )

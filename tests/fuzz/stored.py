@@ -25,6 +25,7 @@ from heal.trace import Trace
 from tests.fuzz import odd
 from tests.fuzz.benchmarks import in_range
 from tests.fuzz.oracle import Draw, check, is_amount
+from tests.fuzz.strings import SCENES
 
 
 @cache
@@ -42,7 +43,8 @@ def tiny() -> VLM:
 @cache
 def finished_run() -> Path:
     folder = lasting() / "run"
-    tasks = [create("mini-pope", images=1, splits="random"), create("mini-chair", images=1)]
+    one: dict[str, Any] = {SCENES: 1}
+    tasks = [create("mini-pope", **one, splits=("random",)), create("mini-chair", **one)]
     run(tiny(), tasks, [None, HEAL(alpha=0.6)], folder, Settings(max_new_tokens=2))
     return folder
 

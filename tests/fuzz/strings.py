@@ -11,12 +11,18 @@ from typing import Any
 from heal.bench import catalogue
 from heal.bench.naming import method_name, methods_from, task_name, tasks_from
 from heal.bench.plan import Settings
-from heal.cli.evaluate import options as generate_options
 from heal.methods import available, create, parse
 from heal.plain import plain
 from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, check
 
+try:
+    from heal.engine.decoding import parse_options as generate_options
+except ImportError:
+    from heal.cli.evaluate import options as generate_options
+
+SCENES = "count" if any(f.name == "count" for f in fields(catalogue.tasks()["mini-pope"])) else "images"
+"""The option of a miniature task that says how many scenes it has."""
 GENERATE = (
     "num_beams", "do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "length_penalty",
     "early_stopping", "no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "max_length", "eos_token_id",
