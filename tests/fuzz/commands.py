@@ -197,6 +197,16 @@ def command_lines(draw: Draw) -> None:
     judge_ended(given, call(draw, given))
 
 
+def comparisons(draw: Draw) -> None:
+    """Whole runs of `heal compare`, a sample or two long."""
+    methods = draw.choice(("plain,heal", "plain", "heal,vcd", "plain,beam:beams=2"))
+    tasks = draw.choice(("pope", "chair", "mme", "pope,chair", "chair,mme,pope", ",", "chair,chair"))
+    given = ["compare", "--out", str(draw.place / "run"), "--model", "random", f"--{strings.SCENES}", "1", "--limit"]
+    given += [draw.choice(("1", "2")), "--methods", methods, "--tasks", tasks, *["--json"] * draw.often(0.5)]
+    draw.show("heal " + " ".join(map(repr, given)))
+    judge_ended(given, call(draw, given, whole=True))
+
+
 def evaluations(draw: Draw) -> None:
     """Whole runs of `heal eval`, one sample and two tokens long, with odd options of decoding."""
     task = draw.choice((f"mini-chair:{ONE}", f"mini-pope:{ONE},splits=random", f"mini-mme:{ONE},subtasks=count"))
@@ -222,14 +232,20 @@ def evaluations(draw: Draw) -> None:
     judge_ended(given, call(draw, given))
 
 
-def call(draw: Draw, given: list[str]) -> Ended:
-    """The command in this process, its output as a pipe would get it."""
+def call(draw: Draw, given: list[str], whole: bool = False) -> Ended:
+    """The command in this process, its output as a pipe would get it; `whole`: a long one is not cut short."""
     out, err = (
         io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=e, write_through=True)
         for e in ("strict", "backslashreplace")
     )
     code = 0
-    with _short(given), _inside(draw.place), warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err):
+    with (
+        _short(given, whole),
+        _inside(draw.place),
+        warnings.catch_warnings(),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         shown = warnings.showwarning
         try:
             with mock.patch.object(sys, "argv", ["heal", *given]):
@@ -255,7 +271,7 @@ def _inside(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _short(given: list[str]) -> Iterator[None]:
+def _short(given: list[str], whole: bool) -> Iterator[None]:
     """Models are copies of one tiny one; long commands end when they would load theirs."""
 
     def accept(*_: object, **__: object) -> None:
@@ -266,7 +282,7 @@ def _short(given: list[str]) -> Iterator[None]:
     def copied(*_: object, **__: object) -> VLM:
         return copy.deepcopy(made_before)
 
-    long = any(word in given[:1] for word in HEAVY)
+    long = not whole and any(word in HEAVY for word in given[:3])
     made = accept if long else copied
     with (
         mock.patch.object(VLM, "random", made),

@@ -15,6 +15,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("command", commands.command_lines, 26, 60, 30),
         Kind("evaluation", commands.evaluations, 1.5, 3, 30),
+        Kind("comparison", commands.comparisons, 0.2, 1, 60),
         Kind("method", strings.methods, 9, 60),
         Kind("methods", strings.several_methods, 3, 20),
         Kind("task", strings.tasks, 5, 30),
