@@ -40,6 +40,7 @@ def work(given: list[Case], out: Connection) -> None:
     from tests.fuzz.kinds import KINDS
 
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
+        tempfile.tempdir = base  # what is made once in this process goes with it
         for index, case in enumerate(given):
             out.send(index)
             out.send(judge(KINDS[case.kind], case, Path(base)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import re
@@ -31,7 +32,9 @@ from tests.fuzz.strings import SCENES
 @cache
 def lasting() -> Path:
     """A folder for what is made once in a process."""
-    return Path(tempfile.mkdtemp(prefix="fuzz-made-"))
+    place = Path(tempfile.mkdtemp(prefix="fuzz-made-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 @cache

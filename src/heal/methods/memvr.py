@@ -31,8 +31,8 @@ class MemVR(Method):
     name: ClassVar[str] = "memvr"
     summary: ClassVar[str] = "mixes the picture in again where a middle layer is unsure"
     paper: ClassVar[str] = (
-        "Look Twice Before You Answer: Memory-Space Visual Retracing for Hallucination Mitigation in Multimodal Large "
-        "Language Models (ICML 2025)"
+        "Look Twice Before You Answer: Memory-Space Visual Retracing for Hallucination Mitigation in Multimodal "
+        "Large Language Models (ICML 2025)"
     )
 
     ratio: float = 0.12

@@ -33,7 +33,8 @@ class VCD(Method):
     name: ClassVar[str] = "vcd"
     summary: ClassVar[str] = "contrasts with the same picture under noise"
     paper: ClassVar[str] = (
-        "Mitigating Object Hallucinations in Large Vision-Language Models through Visual Contrastive Decoding (CVPR 2024)"
+        "Mitigating Object Hallucinations in Large Vision-Language Models through Visual Contrastive Decoding "
+        "(CVPR 2024)"
     )
 
     alpha: float = 1.0
