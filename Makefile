@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-lmms check format speed clean
+.PHONY: demo test test-lmms fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# Odd inputs by the thousand; what fails is kept in runs/fuzz and shown again with --replay.
+fuzz: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --inputs 20000 --seed 0
 
 # lmms-eval brings some hundred packages: an environment of its own. The torchvision that it takes along is built for
 # CUDA and cannot be imported beside a torch for the CPU; without it everything here works.

@@ -12,7 +12,7 @@ class Architecture:
     title: str
     examples: str
     core: bool = True
-    """False: an extra beyond the models of the paper."""
+    """False: an extra beyond the model families of the paper."""
 
 
 ARCHITECTURES = (

@@ -31,7 +31,9 @@ class DoLa(Method):
 
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "contrasts the last layer with an earlier one"
-    paper: ClassVar[str] = "DoLa: Decoding by Contrasting Layers Improves Factuality in LLMs (ICLR 2024)"
+    paper: ClassVar[str] = (
+        "DoLa: Decoding by Contrasting Layers Improves Factuality in Large Language Models (ICLR 2024)"
+    )
 
     bucket: Bucket = "low"
     """Candidate layers: every second one of the lower half (for long answers), of the upper half, or of all."""

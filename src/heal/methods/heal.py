@@ -35,7 +35,7 @@ PRESETS = {
     "qwen3_vl": 0.4,
     "qwen3_vl_moe": 0.4,
 }
-"""The paper's α for POPE and CHAIR by family (0.1 more for harder tasks); 0.5 for a family not named here."""
+"""The paper's α for POPE and CHAIR by family (0.1 more on its other benchmarks); 0.5 for a family not named here."""
 
 
 def preset(family: str) -> float:

@@ -30,10 +30,13 @@ class MemVR(Method):
 
     name: ClassVar[str] = "memvr"
     summary: ClassVar[str] = "mixes the picture in again where a middle layer is unsure"
-    paper: ClassVar[str] = "Look Twice Before You Answer: Memory-Space Visual Retracing (ICML 2025)"
+    paper: ClassVar[str] = (
+        "Look Twice Before You Answer: Memory-Space Visual Retracing for Hallucination Mitigation in Multimodal "
+        "Large Language Models (ICML 2025)"
+    )
 
     ratio: float = 0.12
-    """Share of the visual memory in the output. 0: none. Published: 0.12 to 0.32, by the task."""
+    """Share of the visual memory in the output. 0: none. Published scripts: 0.12 to 0.32, by the task."""
 
     threshold: float = 0.75
     """Entropy of the ten likeliest tokens, in units of the largest possible, from which a layer is unsure."""

@@ -34,7 +34,9 @@ class PAI(Method):
 
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "raises attention to the picture, contrasts with the text alone"
-    paper: ClassVar[str] = "Paying More Attention to Image: A Training-Free Method (ECCV 2024)"
+    paper: ClassVar[str] = (
+        "Paying More Attention to Image: A Training-Free Method for Alleviating Hallucination in LVLMs (ECCV 2024)"
+    )
 
     alpha: float | None = None
     """Visual scores s become s + alpha·|s|. None: the preset's. 0: as they are."""

@@ -33,7 +33,10 @@ class VCD(Method):
 
     name: ClassVar[str] = "vcd"
     summary: ClassVar[str] = "contrasts with the same picture under noise"
-    paper: ClassVar[str] = "Mitigating Object Hallucinations through Visual Contrastive Decoding (CVPR 2024)"
+    paper: ClassVar[str] = (
+        "Mitigating Object Hallucinations in Large Vision-Language Models through Visual Contrastive Decoding "
+        "(CVPR 2024)"
+    )
 
     alpha: float = 1.0
     """Strength of the contrast: (1 + alpha)·l − alpha·l′. 0: none."""

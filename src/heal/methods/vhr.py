@@ -29,10 +29,10 @@ class VHR(Method):
 
     name: ClassVar[str] = "vhr"
     summary: ClassVar[str] = "scales up the heads that react to the picture"
-    paper: ClassVar[str] = "Cracking the Code of Hallucination: Vision-aware Head Divergence (ACL 2025)"
+    paper: ClassVar[str] = "Cracking the Code of Hallucination in LVLMs with Vision-aware Head Divergence (ACL 2025)"
 
     alpha: float = 2.0
-    """Factor of the chosen heads' outputs. 1: none. From 4 on models collapse, by the paper's own table."""
+    """Factor of the chosen heads' outputs. 1: none. At 4 the model collapses in the paper's own table."""
 
     layers: tuple[int, ...] | None = None
     """Layers whose heads are chosen from. None: layer 1 and the last 14 of every 32."""
