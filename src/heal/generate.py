@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heal.engine.calls import is_compiled
 from heal.engine.locks import lock_of
-from heal.errors import ClosedError, NonFiniteError
+from heal.errors import ClosedError, ConfigError, HealError, NonFiniteError, first_line
 from heal.methods.base import Fired, Handle, Method
 from heal.methods.heal import HEAL
 from heal.trace import Trace
@@ -112,19 +112,21 @@ def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: boo
     """One answer for each row that generate() returns. The caller has the model's lock."""
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
+    if clash := sorted(set(options) & set(inputs)):
+        raise ConfigError(f"{clash[0]} is made from the images and prompts: leave it out")
     asked = method
     options |= method.generate_options() if method is not None else {}
     if trace and method is None:
         method = HEAL(calibrate=False)
     # beams move between rows, and a compiled model may not call hooks: then the logits of all steps are kept
-    whole = (vlm.option("num_beams", options) or 1) > 1 or is_compiled(vlm.model)
+    whole = vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model)
     recorder = _Recorder(vlm.model)
     attach = (
         nullcontext()
         if method is None
         else method.attach(vlm.model, trace=trace, special_ids=vlm.tokenizer.all_special_ids)
     )
-    with attach as handle, recorder.watching():
+    with attach as handle, recorder.watching(), _clear_refusals(recorder):
         output = vlm.model.generate(
             **inputs, **options, return_dict_in_generate=True, **({"output_logits": True} if whole else {})
         )
@@ -134,6 +136,19 @@ def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: boo
         _answer(vlm, inputs, output, row, recorder, handle, method, trace, seconds, asked is not None, closing)
         for row in range(output.sequences.shape[0])
     ]
+
+
+@contextmanager
+def _clear_refusals(recorder: _Recorder) -> Iterator[None]:
+    """What transformers says of odd options before the first token, as an error of ours; later ones pass."""
+    try:
+        yield
+    except HealError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError) as error:
+        if recorder.first or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ConfigError(f"generate() does not take these options: {first_line(error)}") from error
 
 
 def _answer(

@@ -1,11 +1,16 @@
-"""Values of options from the words of a command line. What is not clearly meant is an error."""
+"""Values of options, from the words of a command line or from Python. What is not clearly meant is an error."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from heal.errors import ConfigError
+from heal.errors import ConfigError, shortened
 
 LARGEST = 1e15
 """Beyond this no option means anything, and squares and single precision overflow."""
@@ -58,3 +63,46 @@ def items(text: str, owner: str, known: Sequence[str] | None = None) -> dict[str
             raise ConfigError(f"{owner}:{key} is given twice: {found[key]!r} and {value!r}")
         found[key] = value
     return found
+
+
+def check_types(configuration: Any) -> None:
+    """That every field of a dataclass has its own type; comparisons of other types would end in a TypeError."""
+    hints = _hints(type(configuration))
+    for name in (field.name for field in fields(configuration) if field.init):
+        value = getattr(configuration, name)
+        if not _fits(value, hints[name]):
+            raise ConfigError(
+                f"{name} of {type(configuration).__name__} cannot be {shortened(repr(value), 60)}: it must be "
+                f"{_said(hints[name])}"
+            )
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return type(value) in {type(choice) for choice in get_args(hint)}
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    kind = origin or hint
+    return isinstance(value, kind) if isinstance(kind, type) else True
+
+
+def _said(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_said(part) for part in get_args(hint)))
+    if get_origin(hint) is tuple:
+        return f"a tuple of {_said(get_args(hint)[0]).removeprefix('a ')}s"
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
+    names |= {Mapping: "a mapping"}
+    kind = str if get_origin(hint) is Literal else get_origin(hint) or hint
+    return names.get(kind) or f"a {getattr(kind, '__name__', kind)}"

@@ -11,13 +11,13 @@ from heal.bench.folder import Folder
 from heal.bench.record import Record
 from heal.bench.task import fingerprint
 
-TASK = "mini-pope:images=1"
+TASK = "mini-pope:count=1"
 METHODS = ("plain", "heal")
 
 
 def finished(path: Path, said: Callable[[str, str], str | None] = lambda label, method: label) -> Path:
     """Two methods that answer every sample; `said` gives the text for a label and a method, None for a failure."""
-    task = create("mini-pope", images=1)
+    task = create("mini-pope", count=1)
     samples = task.samples()
     described = {
         "name": "mini-pope",

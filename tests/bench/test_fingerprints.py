@@ -107,7 +107,7 @@ def test_use_and_place_change_nothing(own: VLM, tmp_path: Path) -> None:
 
 
 def test_run_is_not_resumed_with_another_model(own: VLM, tmp_path: Path) -> None:
-    task = create("mini-pope", images=1)
+    task = create("mini-pope", count=1)
     run(own, [task], [None], tmp_path / "run", SMALL)
     run(own, [task], [None], tmp_path / "run", SMALL, resume=True)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_run_is_not_resumed_with_another_model(own: VLM, tmp_path: Path) -> None
 
 
 def test_run_of_an_older_version_can_be_scored_but_not_resumed(own: VLM, tmp_path: Path) -> None:
-    task, path = create("mini-pope", images=1), tmp_path / "run"
+    task, path = create("mini-pope", count=1), tmp_path / "run"
     run(own, [task], [None], path, SMALL)
     described = json.loads((path / "run.json").read_text())
     described["configuration"]["model"] |= {"weights": "6d0855a958e43640"}
@@ -130,4 +130,4 @@ def test_run_of_an_older_version_can_be_scored_but_not_resumed(own: VLM, tmp_pat
         run(own, [task], [None], path, SMALL, resume=True)
     from heal.bench.folder import Folder
 
-    assert summarise(Folder(path), tasks={"mini-pope:images=1": task}).missing == 0
+    assert summarise(Folder(path), tasks={"mini-pope:count=1": task}).missing == 0

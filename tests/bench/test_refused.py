@@ -157,7 +157,7 @@ def test_one_class_has_no_f1(tmp_path: Path, label: str) -> None:
 
 
 def test_a_limit_that_leaves_one_class_is_said() -> None:
-    task = create("mini-pope", images=1)
+    task = create("mini-pope", count=1)
     one = [s for s in task.samples() if s.truth["label"] == "yes"]
     assert [r.split(":")[0] for r in task.remarks(one)] == ["random", "popular", "adversarial"]
     assert task.remarks(task.samples()) == []
@@ -197,7 +197,7 @@ def test_missing_images_are_known_before_the_run(data: Path) -> None:
     for skip in (False, True):
         with pytest.raises(DataError, match=r"3 of 3 images are missing: .*, .*, [^…]*images=$"):
             with_images(asked, skip)
-    drawn = chosen({"mini": create("mini-pope", images=1)}, 3)
+    drawn = chosen({"mini": create("mini-pope", count=1)}, 3)
     assert presence(drawn["mini"]).total == 0
     assert with_images(drawn) == drawn
 

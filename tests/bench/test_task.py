@@ -122,7 +122,7 @@ def test_wrong_options_are_explained(name: str, options: dict[str, Any], message
 
 
 def test_stored_runs_may_have_earlier_names_of_options() -> None:
-    again = task_again({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}})
+    again = task_again({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}}, Path("run"))
     assert again == create("mini-pope", count=3, splits="random")
 
 

@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "long part of out": (["eval", "mini-pope", "--out", "a/" + "b" * 256], "File name too long"),
     "out in a file": (["eval", "mini-pope", "--out", "it.png/run"], "it.png is not a folder"),
     "trace into a pipe": ([*RUN, "--trace", "pipe"], "it is not an ordinary file"),
-    "long image": (["run", "y" * 300, "what?", "--model", "random"], "File name too long"),
+    "long image": (["run", "y" * 300, "what?", "--model", "random"], "there is no image at"),
     "long demonstration": (["run", "--out", LONG], "File name too long"),
     "long method": ([*RUN, "--method", LONG], "choose one of beam, dola, heal"),
     "long command": ([LONG], "No such command"),

@@ -180,6 +180,7 @@ class Chair(Task):
     """rules (needs no data) or nltk (POS tags and WordNet, as published figures; needs NLTK and its data)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.count < 1:
             raise ConfigError(f"count must be 1 or more, not {self.count}")
         beside = self.folder / "synonyms.txt"

@@ -23,6 +23,7 @@ from heal.bench.judged import Prompt, Reply
 from heal.bench.redaction import LONG, redacted, without_credentials
 from heal.errors import ConfigError, DataError
 from heal.files import write_whole
+from heal.values import check_types
 
 AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
@@ -53,6 +54,7 @@ class JudgeOptions:
     """After so many answers in a row that could not be judged, no more are sent: the judge is gone."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not self.model:
             raise ConfigError("the judge needs a model name")
         address = checked_address(self.base_url, "the judge's address")

@@ -61,6 +61,7 @@ class Miniature(Task):
     """Of the world."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.count <= MOST:
             raise ConfigError(f"count must be from 1 to {MOST}, not {self.count}")
         pope.check_choice("split", self.split, ("validation", "test"))

@@ -114,6 +114,7 @@ class Mme(Task):
     """The folder of the images, if they are not in the subtasks' folders."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("parser", self.parser, PARSERS)
         check_splits(self.chosen, SUBTASKS)
 

@@ -54,6 +54,7 @@ class MmHal(JudgedTask):
     """The folder of the images."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("parser", self.parser, PARSERS)
 
     @property

@@ -11,6 +11,7 @@ from heal.bench.task import Sample, Task, together
 from heal.engine.decoding import check_options
 from heal.errors import ConfigError, DataError
 from heal.plain import plain
+from heal.values import check_types
 
 HIGHEST_SEED = 2**63 - 1
 
@@ -36,6 +37,7 @@ class Settings:
     """Leave out samples whose images are missing, in the place of an error; the figures say how many."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("limit", "batch_size", "max_new_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -147,6 +147,7 @@ class Pope(Task):
     """The folder of the images; otherwise they are looked for in and beside the data folder."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("parser", self.parser, PARSERS)
         check_choice("variant", self.variant, tuple(STEMS))
         check_splits(self.splits, SPLITS)

@@ -17,6 +17,7 @@ from PIL import Image
 from heal.errors import DataError, shortened
 from heal.images import open_image
 from heal.plain import plain
+from heal.values import check_types
 
 Number = int | float | np.ndarray
 Counts = Mapping[str, float]
@@ -68,6 +69,10 @@ class Task(ABC):
     """Whether a larger headline is better."""
     judged: ClassVar[bool] = False
     """Whether answers need a judge before they can be counted."""
+
+    def __post_init__(self) -> None:
+        """Of tasks that are dataclasses: the types of their options. Subclasses check the values."""
+        check_types(self)
 
     @abstractmethod
     def samples(self) -> Sequence[Sample]:

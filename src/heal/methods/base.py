@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from heal.engine.attachment import Attachment
+from heal.engine.calls import refuse_compiled
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.engine.tally import Fired, total
 from heal.errors import ConfigError
+from heal.values import check_types
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Method:
     searches: ClassVar[bool] = False
     """Whether it only sets options of generate(), so that it can go with a method that changes the model."""
 
+    def __post_init__(self) -> None:
+        """Subclasses check the values of their options; the types are checked here."""
+        check_types(self)
+
     def runtime(self, layout: Layout, trace: bool) -> Runtime:
         """The method at work on a model of this layout."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
@@ -70,6 +76,7 @@ class Method:
         `generate` use the method too, one after the other. `timeout`: the most seconds to wait for another thread.
         """
         layout = Layout.of(model, frozenset(special_ids))
+        refuse_compiled(layout)
         with Attachment(layout, self.runtime(layout, trace), shared, timeout) as attachment:
             yield Handle(attachment)
 

@@ -37,6 +37,7 @@ class Beam(Method):
     """Exponent of the length that scores are divided by: more favours longer answers."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.beams, int) or not 1 <= self.beams <= MOST:
             raise ConfigError(f"beams must be a whole number from 1 on, at most {MOST}, not {self.beams!r}")
         if not math.isfinite(self.length_penalty):

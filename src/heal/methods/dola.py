@@ -51,6 +51,7 @@ class DoLa(Method):
     """How disagreement is measured: Jensen–Shannon as the paper says, or as the released code computes it."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field, allowed in (("bucket", get_args(Bucket)), ("divergence", get_args(Divergence))):
             if getattr(self, field) not in allowed:
                 raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")

@@ -120,6 +120,7 @@ class HEAL(Method):
     """False: only measure; the answers are the plain model's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field, allowed in (
             ("masking", MASKINGS),
             ("covariance", COVARIANCES),

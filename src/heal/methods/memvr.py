@@ -51,6 +51,7 @@ class MemVR(Method):
     """Of the products with the visual memory: none (as released for LLaVA) or silu (as released for Qwen)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.ratio <= 1:
             raise ConfigError(f"ratio must lie between 0 and 1, not {self.ratio}")
         if not self.threshold >= 0:

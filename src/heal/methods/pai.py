@@ -54,6 +54,7 @@ class PAI(Method):
     """paper: alpha 0.5, gamma 1.1, as in the reported runs; release: alpha 0.2, gamma 1.1, as the README says."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.preset not in get_args(Preset):
             raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
         if not 0 <= self.strength < math.inf:

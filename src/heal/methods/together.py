@@ -19,6 +19,7 @@ class Together(Method):
     """In the order of their names."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.inner) != 1:
             names = " and ".join(m.name for m in self.inner) or "none of them"
             raise ConfigError(

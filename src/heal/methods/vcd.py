@@ -54,6 +54,7 @@ class VCD(Method):
     """Seed of the noise, which is the same for every picture."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.preset not in get_args(Preset):
             raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
         if not 0 <= self.alpha < math.inf:

@@ -41,6 +41,7 @@ class VHR(Method):
     """Leave out heads that diverge and speak loudly without a picture, both beyond one standard deviation."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha must be more than 0, not {self.alpha}")
         if self.layers is not None and (not self.layers or min(self.layers) < 0):
