@@ -67,12 +67,13 @@ def items(text: str, owner: str, known: Sequence[str] | None = None) -> dict[str
 
 def check_types(configuration: Any) -> None:
     """That every field of a dataclass has its own type; comparisons of other types would end in a TypeError."""
-    hints = _hints(type(configuration))
+    kind: Any = type(configuration)
+    hints = _hints(kind)
     for name in (field.name for field in fields(configuration) if field.init):
         value = getattr(configuration, name)
         if not _fits(value, hints[name]):
             raise ConfigError(
-                f"{name} of {type(configuration).__name__} cannot be {shortened(repr(value), 60)}: it must be "
+                f"{name} of {kind.__name__} cannot be {shortened(repr(value), 60)}: it must be "
                 f"{_said(hints[name])}"
             )
 

@@ -29,11 +29,11 @@ CHOICES = {
 
 WRONG: list[tuple[str, Any, str]] = [
     *(("alpha", value, "strictly between 0 and 1") for value in (0, 1, -0.1, 1.5, nan, inf)),
-    *((name, value, "whole number from 1 on") for name in ("interval", "draws") for value in (0, -1, 1.5)),
+    *((name, value, "whole number") for name in ("interval", "draws") for value in (0, -1, 1.5)),
     *((name, value, "zero or more") for name in ("mad", "sigma_causal", "sigma_info") for value in (-1.0, -inf, nan)),
     *(("factor_limit", value, "1 or more, or None") for value in (0.5, 0.0, -2.0, inf, nan)),
     *(("layers", value, "at least one decoder layer") for value in ((), (-1,), (0, -2))),
-    *(("seed", value, "whole number from 0 on") for value in (-1, 0.5)),
+    *(("seed", value, "whole number") for value in (-1, 0.5)),
     *((name, "nonsense", "choose one of") for name in CHOICES),
     *((name, "", "choose one of") for name in CHOICES),
 ]
