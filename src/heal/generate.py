@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heal.engine.calls import is_compiled
+from heal.engine.decoding import check_values
 from heal.engine.locks import lock_of
 from heal.errors import ClosedError, ConfigError, HealError, NonFiniteError, first_line
 from heal.methods.base import Fired, Handle, Method
@@ -85,8 +86,9 @@ class _Recorder:
         if kwargs is None or threading.get_ident() != self.thread:
             return  # a plain pass of another thread
         ids = kwargs.get("input_ids")
-        if self.last is not None and ids is not None and ids.shape == (self.last.shape[0], 1):
-            self.chosen.append(self.last.gather(1, ids.to(self.last.device))[:, 0])
+        if self.last is not None and ids is not None and ids.shape[0] == self.last.shape[0]:
+            # without a cache the whole sequence comes again: the newest token is its last
+            self.chosen.append(self.last.gather(1, ids[:, -1:].to(self.last.device))[:, 0])
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if threading.get_ident() != self.thread:
@@ -110,6 +112,7 @@ class _Recorder:
 
 def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: bool, **options: Any) -> list[Answer]:
     """One answer for each row that generate() returns. The caller has the model's lock."""
+    check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
     if clash := sorted(set(options) & set(inputs)):
@@ -172,6 +175,8 @@ def _answer(
         logprobs = tuple(float(output.logits[t][r].float().log_softmax(-1)[ids[t]]) for t, r in enumerate(at))
     else:
         logprobs = recorder.logprobs(row, ids)
+    if len(logprobs) != len(ids):
+        raise HealError(f"{len(ids)} tokens but {len(logprobs)} log-probabilities: the model did not call its hooks")
     source = row * inputs["input_ids"].shape[0] // output.sequences.shape[0]
     return Answer(
         text=vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),

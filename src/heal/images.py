@@ -33,6 +33,8 @@ MAX_PIXELS = 64_000_000
 """The largest picture that is decoded, unless HEAL_MAX_PIXELS or `max_pixels` says otherwise: about 200 MB as RGB."""
 LIMIT = "HEAL_MAX_PIXELS"
 SIXTEEN = 65535
+END_OF_JPEG2000 = b"\xff\xd9"
+"""Its decoder fills up a cut file without a word. The marker occurs nowhere inside of the data."""
 
 _noted: set[str] = set()  # kinds of conversion that were said already
 _opening = threading.Lock()  # filters of warnings belong to the whole process
@@ -53,6 +55,8 @@ def open_image(picture: Picture, max_pixels: int | None = None) -> Image.Image:
         raise ImageError(f"there is no image at {where}{hint}")
     try:
         with _opened(Path(picture)) as file:
+            if file.format == "JPEG2000" and END_OF_JPEG2000 not in Path(picture).read_bytes():
+                raise ImageError(f"{where} cannot be read as an image: the file is cut")
             return _from_pil(file, where, limit)
     except ImageError:
         raise

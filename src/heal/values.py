@@ -73,8 +73,7 @@ def check_types(configuration: Any) -> None:
         value = getattr(configuration, name)
         if not _fits(value, hints[name]):
             raise ConfigError(
-                f"{name} of {kind.__name__} cannot be {shortened(repr(value), 60)}: it must be "
-                f"{_said(hints[name])}"
+                f"{name} of {kind.__name__} cannot be {shortened(repr(value), 60)}: it must be {_said(hints[name])}"
             )
 
 

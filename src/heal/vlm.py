@@ -12,6 +12,7 @@ from PIL import Image
 
 from heal import prompts as chat
 from heal.checkpoints import check_tokens, load_config, load_model, load_processor
+from heal.engine.decoding import check_seed
 from heal.engine.locks import lock_of
 from heal.errors import CheckpointError, ConfigError, ImageError, InputWarning, PromptError, first_line
 from heal.generate import MAX_NEW_TOKENS, Answer, Stream, generate
@@ -126,6 +127,8 @@ class VLM:
         `"heal:interval=5"`. Calls from several threads take turns; `timeout`: the most seconds to wait for one.
         """
         method = _as_method(method)
+        if seed is not None:
+            check_seed(seed)
         single = isinstance(prompts, str) or chat.is_chat(prompts)
         if stream:
             if not single:

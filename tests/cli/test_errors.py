@@ -52,6 +52,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "beams twice": ([*RUN, "--method", "beam:beams=2", "--num-beams", "3"], "--num-beams 3 contradicts beam"),
     "layers": ([*RUN, "--method", "heal:layers=0-1000000000000"], "no model has more than 10000 layers"),
     "layers beyond the model": ([*RUN, "--method", "heal:layers=0-5000"], "but the model has 6 (0 to 5)"),
+    "seed twice": ([*EVAL, "--seed", "1", "--seed=2"], "--seed is given twice"),
+    "flag twice": ([*RUN, "--json", "--json"], "--json is given twice"),
+    "short and long": ([*RUN, "-m", "random"], "--model is given twice"),
+    "a value that looks like an option": ([*EVAL, "--max-new-tokens", "--json", "--json"], "'--max-new-tokens'"),
     "negative seed": ([*EVAL, "--seed", "-1"], "'--seed'"),
     "large seed": ([*EVAL, "--seed", str(2**64)], "'--seed'"),
     "digits": ([*EVAL, "--seed", DIGITS], "'--seed'"),
@@ -222,7 +226,7 @@ def test_an_encoding_without_greek(heal_: Heal, monkeypatch) -> None:
 
 
 def test_an_interruption_while_starting() -> None:
-    interrupted = "app.app = lambda **_: os.kill(os.getpid(), signal.SIGINT)"
+    interrupted = "app.refuse_repeated = lambda *_: os.kill(os.getpid(), signal.SIGINT)"
     code = f"import os, signal\nfrom heal.cli import app\n{interrupted}\napp.main()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, "heal: interrupted\n")

@@ -126,8 +126,11 @@ def traces(draw: Draw) -> None:
         if draw.often(0.4):
             record, change, how = odd.mutate_json(draw, json.loads(header["__metadata__"]["record"]))
             header["__metadata__"]["record"] = json.dumps(record)
-            # what a text, a configuration or a list of versions says is free
-            change, how = "value" if how.startswith(("config", "versions", "text")) else change, f"record/{how}"
+            # what a token, a text, a configuration or a list of versions says is free
+            change, how = (
+                "value" if how.startswith(("config", "versions", "text", "tokens/")) else change,
+                f"record/{how}",
+            )
         else:
             header, change, how = odd.mutate_json(draw, header)
         raw = json.dumps(header).encode("utf-8", "surrogatepass")

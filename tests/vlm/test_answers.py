@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 
 from heal import HEAL, VLM, Answer, Trace
-from heal.errors import NonFiniteError
+from heal.errors import ConfigError, NonFiniteError
 from tests.vlm.asking import METHOD, NEW, PATCHES, PICTURES, PROMPTS, ask, assert_alike
 
 ignore_silence = pytest.mark.filterwarnings("ignore::heal.errors.HealWarning")
@@ -234,3 +234,30 @@ def test_token_that_is_ruled_out_is_no_error(own: VLM) -> None:
     answer = ask(own, method=METHOD)
     assert 7 not in answer.token_ids
     assert np.isfinite(answer.logprobs).all()
+
+
+@pytest.mark.parametrize("picture", [True, False])
+def test_without_a_cache_the_answer_is_the_same(vlm: VLM, picture: bool) -> None:
+    given = PICTURES[0] if picture else None
+    cached, whole = (vlm.generate(given, PROMPTS[0], max_new_tokens=NEW, use_cache=cache) for cache in (True, False))
+    assert len(whole.logprobs) == len(whole.token_ids)
+    assert_alike(whole, cached)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"use_cache": []}, "use_cache cannot be"),
+        ({"max_time": "x"}, "max_time cannot be"),
+        ({"temperature": -1.0, "do_sample": True}, "temperature cannot be"),
+        ({"max_new_tokens": 0}, "max_new_tokens cannot be"),
+        ({"seed": -1}, "seed must be"),
+        ({"seed": 2**64}, "seed must be"),
+        ({"input_ids": None}, "input_ids is made from the images and prompts"),
+        ({"no_such_option": 1}, "does not take these options"),
+        ({"cache_implementation": True}, "does not take these options"),
+    ],
+)
+def test_odd_options_are_refused(vlm: VLM, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask(vlm, **options)

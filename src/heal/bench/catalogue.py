@@ -79,8 +79,12 @@ def _folder(name: str, data: str | Path | None) -> Path:
     if data is None:
         raise ConfigError(f"{name} needs official data: give its folder with --data (in Python: data=)")
     path = Path(data)
-    if not path.is_dir():
-        raise ConfigError(f"the data folder {path} does not exist")
+    try:
+        found = path.is_dir()
+    except (OSError, ValueError):  # a name that no folder can have
+        found = False
+    if not found:
+        raise ConfigError(f"the data folder {shortened(path, 200)} does not exist")
     return path
 
 
@@ -101,8 +105,11 @@ def _value(where: str, kind: Any, value: Any) -> Any:
     return Path(value)
 
 
-def again(name: str, options: Mapping[str, Any]) -> Task:
-    """A benchmark from what `options_of` gave, with every type checked. Its data need not be there."""
+def again(name: str, options: Mapping[str, Any], whole: bool = False) -> Task:
+    """A benchmark from what `options_of` gave, with every type checked. Its data need not be there.
+
+    `whole`: every option has to be there; otherwise those that are missing have their defaults.
+    """
     kind = tasks()[name]
     known, hints = {f.name: f for f in fields(kind)}, get_type_hints(kind)  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -110,7 +117,7 @@ def again(name: str, options: Mapping[str, Any]) -> Task:
         if option not in known:
             raise ConfigError(f"{name} has no option {shortened(option)!r}")
         values[option] = _stored(f"{name}:{option}", hints[option], value)
-    if missing := [option for option, f in known.items() if f.default is MISSING and option not in values]:
+    if missing := [option for option, f in known.items() if (whole or f.default is MISSING) and option not in values]:
         raise ConfigError(f"{name} needs the option {missing[0]}")
     return kind(**values)
 

@@ -146,4 +146,6 @@ def _joined(record: Mapping[str, Any], key: str, where: str) -> str:
     for part in parts:
         if not isinstance(part, str):
             raise DataError(f"{where}: `{key}` must be a text, not {kind(part)}")
+    if not any(part.strip() for part in parts):
+        raise DataError(f"{where}: `{key}` is empty")
     return "\n".join(parts)

@@ -80,6 +80,11 @@ def need_texts(record: Mapping[str, Any], key: str, where: str) -> list[str]:
     for item in value:
         if not isinstance(item, str):
             raise DataError(f"{where}: `{key}` must be a list of texts, but has {kind(item)}")
+        if not item.strip():
+            raise DataError(f"{where}: `{key}` has an empty text")
+    if len(set(value)) < len(value):
+        twice = next(item for item in value if value.count(item) > 1)
+        raise DataError(f"{where}: `{key}` has {shortened(twice, 40)!r} twice")
     return value
 
 

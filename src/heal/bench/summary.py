@@ -110,7 +110,8 @@ def summarise(
     against: str | None = None,
 ) -> Summary:
     """The same, written nowhere. `against` is what the others are compared with, in the place of the first method."""
-    configuration = folder.described()["configuration"]
+    described = folder.described()
+    configuration = described["configuration"]
     samples, records = folder.samples(), folder.records()
     methods = list(configuration["methods"])
     if against is not None:
@@ -121,7 +122,7 @@ def summarise(
     rows: list[Row] = []
     for name, description in configuration["tasks"].items():
         given = (tasks or {}).get(name)
-        task = given or task_again(description, folder.path)
+        task = given or task_again(description, folder.path, whole="format" in described)
         try:
             found = _rows(name, task, methods, samples[name], records, ask, configuration["seed"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -135,13 +136,16 @@ def summarise(
     return Summary(folder.path, tuple(rows))
 
 
-def task_again(description: Mapping[str, Any], folder: Path) -> Task:
-    """The task of a run, able to read and count answers; its data need not be there."""
+def task_again(description: Mapping[str, Any], folder: Path, whole: bool = False) -> Task:
+    """The task of a run, able to read and count answers; its data need not be there.
+
+    `whole`: run.json names every option. Only the runs of the first version may lack some that came later.
+    """
     name = description["name"]
     if name not in catalogue.tasks():
         raise RunError(f"the task {shortened(name)} is not in the catalogue: give it with tasks=")
     try:
-        return catalogue.again(name, catalogue.current_options(name, description["options"]))
+        return catalogue.again(name, catalogue.current_options(name, description["options"]), whole)
     except ConfigError as error:
         raise RunError(f"{folder / RUN} has an option that the task {name} cannot have: {error}") from error
 
@@ -167,6 +171,10 @@ def _rows(
         if is_first:
             first, first_parses = answered, parses
         firings = [record.fired for record in answered.values() if record.fired is not None]
+        if firings and len(firings) < len(answered):
+            raise RunError(
+                f"some records of {shortened(method)} on {shortened(name)} lack `fired`: the run is damaged"
+            )
         speed = _speed(answered, first)
         found.append(
             Row(

@@ -19,6 +19,7 @@ from heal.cli.compare import compare
 from heal.cli.data import app as data
 from heal.cli.evaluate import evaluate
 from heal.cli.lists import lists
+from heal.cli.repeated import refuse_repeated
 from heal.cli.report import report
 from heal.cli.run import run
 from heal.cli.score import app as score
@@ -94,6 +95,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # an encoding without α is no reason to fail
     try:
+        refuse_repeated(typer.main.get_command(app), sys.argv[1:])
         code = app(prog_name="heal", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -48,7 +48,7 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     for name, reason in REFUSED.items():
         if option(name) not in (None, False):
             raise UnsupportedError(reason)
-    if option("use_cache") is False:
+    if option("use_cache") not in (None, True):
         raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
     beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
     return Call(beams, max(beams, returned))

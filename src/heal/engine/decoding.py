@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heal import values
-from heal.errors import ConfigError
+from heal.errors import ConfigError, shortened
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,29 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ConfigError(f"{idle[0]} has no effect without sampling: give do_sample=true with it")
     if "length_penalty" in options and options.get("num_beams", 1) == 1:
         raise ConfigError("length_penalty has no effect without beams: give num_beams with it")
+
+
+BESIDES: Mapping[str, Choice] = {
+    "use_cache": Choice(bool),
+    "max_new_tokens": Choice(int, 1),
+    "max_length": Choice(int, 1),
+    "min_length": Choice(int, 0),
+    "max_time": Choice(float, 0, open_low=True),
+    "num_return_sequences": Choice(int, 1),
+}
+
+
+def check_values(options: Mapping[str, Any]) -> None:
+    """Of the options that are known here; generate() itself judges the others. None means that one is not given."""
+    for name, value in options.items():
+        choice = OPTIONS.get(name) or BESIDES.get(name)
+        if choice is not None and value is not None:
+            choice.check(value, name)
+
+
+def check_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ConfigError(f"seed must be a whole number from 0 to 2^63 − 1, not {shortened(repr(seed), 60)}")
 
 
 def _choice(name: str) -> Choice:

@@ -33,6 +33,8 @@ def labelled_files(path: Path) -> list[LabelledFile]:
             objects = record["objects"]
             if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
                 raise TypeError("objects must be a list of names")
+            if not isinstance(record["image"], str) or not record["image"].strip():
+                raise TypeError("image must be the name of a file")
             found.append(LabelledFile(path.parent / record["image"], frozenset(objects)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(

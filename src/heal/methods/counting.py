@@ -17,6 +17,9 @@ from heal.engine.runtime import Runtime
 class RowState:
     """Tensors whose first axis is the rows of a generation."""
 
+    records: tuple[()] = ()
+    """These methods measure nothing per head: their traces have tokens alone."""
+
     def __init__(self) -> None:
         self.rows: dict[str, Tensor] = {}
 

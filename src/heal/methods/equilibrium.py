@@ -13,13 +13,26 @@ from jaxtyping import Float32, Int64, UInt8
 
 from heal import strict_json
 from heal.analysis.taxonomy import HeadType
-from heal.errors import ConfigError
+from heal.errors import ConfigError, shortened
 from heal.files import write_whole
 
 FILE = "equilibrium.json"
 """Its name in the folder of a checkpoint."""
 FEWEST = 20
 """A head that was seen mixed less often has no median worth the name."""
+
+
+LARGEST = 15.0
+"""A logit beyond this is a share of 0 or 1 in single precision: no head that mixes has it."""
+
+
+def _logit(value: Any) -> float:
+    """A number, or NaN for null."""
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{shortened(repr(value), 40)} is not a number")
+    return float(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +86,7 @@ class Equilibrium:
             raise ConfigError(f"there is no equilibrium at {path}: make one with `heal calibrate`")
         try:
             record = strict_json.read(Path(path), ConfigError)
-            logits = np.array([[np.nan if x is None else x for x in row] for row in record["logits"]], np.float32)
+            logits = np.array([[_logit(x) for x in row] for row in record["logits"]], np.float32)
             counts, source = np.array(record["counts"], np.int64), record["source"]
             if logits.ndim != 2 or counts.shape != logits.shape or not isinstance(source, dict):
                 raise TypeError("its parts do not fit together")
@@ -82,7 +95,7 @@ class Equilibrium:
             raise
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(f"{path} is not an equilibrium that `heal calibrate` made: {error}") from error
-        if np.isinf(logits).any() or (counts < 0).any() or not 0 < found.mean < 1:
+        if (np.abs(logits) > LARGEST).any() or (counts < 0).any() or not 0 < found.mean < 1:
             raise ConfigError(f"{path} is a damaged equilibrium: its parts do not fit together")
         return found
 
