@@ -4,13 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-lmms fuzz check format speed clean
+.PHONY: demo test test-slow test-all test-lmms fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow"
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m slow
+
+test-all: test test-slow
 
 # Odd inputs by the thousand; what fails is kept in runs/fuzz and shown again with --replay.
 fuzz: $(STAMP)

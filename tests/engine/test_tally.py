@@ -3,7 +3,15 @@
 import pytest
 import torch
 
+from heal.engine.comparison import Changes
 from heal.engine.tally import Fired, Tally
+
+
+def changes(*counts: int) -> Changes:
+    """So many changes in each row."""
+    found = Changes(len(counts), torch.device("cpu"))
+    found.counts.append(torch.tensor(counts))
+    return found
 
 
 def by_hand(changed, beta, gamma):
@@ -20,7 +28,7 @@ def test_steps_are_counted_one_by_one_however_many_are_pending():
         beta, gamma = (torch.rand(rows, 4, 8, generator=generator).round(decimals=1) + 0.5 for _ in range(2))
         changed = torch.randint(0, 30, (rows,), generator=generator)
         tally.add(beta, gamma)
-        tally.count(changed)
+        tally.count(changes(*changed.tolist()))
         expected.append(by_hand(changed, beta, gamma))
         if step in (0, 5):  # looking in between changes nothing
             assert len(tally.steps) == step + 1
@@ -37,16 +45,16 @@ def test_what_a_method_declares_is_no_change():
     tally = Tally(beta=1.0)
     for _ in range(3):
         tally.add(torch.full((2, 4, 8), 1.5))
-        tally.count(torch.zeros(2, dtype=torch.long))
+        tally.count(changes(0, 0))
     tally.reason = "why"
     assert tally.row([0, 0, 0]) == Fired(reason="why")
 
 
 def test_a_change_that_was_not_declared_counts():
     tally = Tally(beta=1.0)
-    tally.count(torch.tensor([3, 0]))
+    tally.count(changes(3, 0))
     tally.add(torch.full((2, 4, 8), 1.5))
-    tally.count(torch.tensor([2, 1]))
+    tally.count(changes(2, 1))
     assert tally.row([0, 0]) == Fired(2, 5, {"beta": 0.5})
     assert tally.row([1, 1]).steps == 1
 
@@ -55,7 +63,7 @@ def test_a_search_is_compared_with_the_likeliest_tokens():
     tally = Tally(beams=1.0)
     tally.best = [torch.tensor([5, 6]), torch.tensor([7, 8])]
     tally.add(torch.full((2, 1), 3.0))
-    tally.count(torch.zeros(2, dtype=torch.long))
+    tally.count(changes(0, 0))
     assert tally.row([0, 1], [5, 9]) == Fired(1, 1, {"beams": 2.0})
     assert not tally.row([0, 1], [5, 8])
     assert tally.row([1, 1], [5, 9]).changes == 2

@@ -248,6 +248,8 @@ def test_without_a_cache_the_answer_is_the_same(vlm: VLM, picture: bool) -> None
     ("options", "message"),
     [
         ({"use_cache": []}, "use_cache cannot be"),
+        ({"eos_token_id": [[1]]}, "eos_token_id cannot be"),
+        ({"guidance_scale": 10**30}, "guidance_scale cannot be"),
         ({"max_time": "x"}, "max_time cannot be"),
         ({"temperature": -1.0, "do_sample": True}, "temperature cannot be"),
         ({"max_new_tokens": 0}, "max_new_tokens cannot be"),

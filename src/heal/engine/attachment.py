@@ -18,7 +18,7 @@ from heal.analysis.split import LANGUAGE
 from heal.engine import attention, caches
 from heal.engine.branches import EncoderWatch, Prompt, Running
 from heal.engine.calls import check_call, refuse_batching, refuse_compiled
-from heal.engine.comparison import SHIFT, BeamScores, moved
+from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
 from heal.engine.generation import Generation
 from heal.engine.layer_hooks import LayerHooks
 from heal.engine.layout import Layout
@@ -242,7 +242,7 @@ class Attachment(LayerHooks):
             self.runtime.begin(generation)
             self._start_branches(generation, prompt)
         self._pass = generation
-        self._begin_pass()
+        self._begin_pass(generation)
         self.runtime.before(generation)
 
     def _follow_search(self, generation: Generation, ids: Tensor) -> None:
@@ -250,7 +250,9 @@ class Attachment(LayerHooks):
         if generation.beams is not None:
             generation.beams.read(ids)
         if generation.best is not None and len(generation.best) == len(ids):
-            generation.tally.count((ids[:, 0] != generation.best).long())
+            changes = Changes(len(ids), generation.owners.device)
+            changes.rows(ids[:, 0] != generation.best)
+            generation.tally.count(changes)
 
     def _start_branches(self, generation: Generation, prompt: Prompt) -> None:
         for branch in self.runtime.branches:
@@ -315,7 +317,7 @@ class Attachment(LayerHooks):
             generation.best = new.argmax(-1)
             generation.tally.best.append(generation.best)
         else:
-            generation.tally.count(self._changes.total(len(new), new.device))
+            generation.tally.count(self._changes)
 
     def _after_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None
@@ -340,7 +342,7 @@ class Attachment(LayerHooks):
             cache = kwargs["past_key_values"]
             caches.cut_back(cache)
             generation.repeat_last()
-            self._begin_pass()
+            self._begin_pass(generation)
             self.runtime.before(generation)
             again = decoder(**last_position(kwargs, cache, self.layout.kinds))
             hidden[:, -1:] = again[0]

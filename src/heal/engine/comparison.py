@@ -36,40 +36,49 @@ def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabu
 
 
 class Changes:
-    """What one pass changed, by row. Head outputs are compared for all layers at once, at the end of the pass."""
+    """What one pass changed, by row. Head outputs are only noted: `totals` compares those of many passes at once."""
 
-    def __init__(self) -> None:
-        self._split: list[tuple[Sequence[Partial], Tensor]] = []
-        self._counts: list[Tensor] = []
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.shape = (rows, device)
+        self.split: list[tuple[Sequence[Partial], Tensor]] = []
+        self.counts: list[Tensor] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for partials, after in self.split for t in (after, *(p.value for p in partials)))
 
     def merged(self, partials: Sequence[Partial], after: Float[Tensor, "rows heads dim"]) -> None:
         """Attention that the method made from these partials of the plain one."""
-        self._split.append((partials, after))
+        self.split.append((partials, after))
 
     def heads(self, before: Tensor, after: Tensor, exact: bool = False) -> None:
         """Head outputs [rows, heads, dim]; `exact` if one was made from the other and equal bits are expected."""
         tolerance = 0.0 if exact else RECOMPUTED * torch.finfo(before.dtype).eps
-        self._counts.append(differ(before, after, tolerance).sum(1))
+        self.counts.append(differ(before, after, tolerance).sum(1))
 
     def block(self, before: Tensor, after: Tensor) -> None:
         """The output of a block at the newest position, [rows, hidden]: it counts once."""
-        self._counts.append((before != after).any(-1).long())
+        self.counts.append((before != after).any(-1).long())
 
     def rows(self, changed: Bool[Tensor, " rows"]) -> None:
-        self._counts.append(changed.long())
+        self.counts.append(changed.long())
 
-    def total(self, rows: int, device: torch.device) -> Int[Tensor, " rows"]:
-        counts = [*self._counts, *self._from_partials()]
-        if not counts:
-            return torch.zeros(rows, dtype=torch.long, device=device)
-        return torch.stack([c.to(device) for c in counts]).sum(0)
 
-    def _from_partials(self) -> list[Tensor]:
-        """All layers in one comparison where they are alike."""
-        groups: dict[tuple[object, ...], list[tuple[Sequence[Partial], Tensor]]] = {}
-        for partials, after in self._split:
-            groups.setdefault((after.shape, after.device, after.dtype, len(partials)), []).append((partials, after))
-        return [_changed(group).sum((0, 2)) for group in groups.values()]
+def totals(passes: Sequence[Changes]) -> Int[Tensor, "passes rows"]:
+    """How many values each of these passes, which have the same rows, changed in each row."""
+    rows, device = passes[0].shape
+    found = torch.zeros(len(passes), rows, dtype=torch.long, device=device)
+    groups: dict[tuple[object, ...], list[tuple[int, Sequence[Partial], Tensor]]] = {}
+    for index, changes in enumerate(passes):
+        for count in changes.counts:
+            found[index] += count.to(device)
+        for partials, after in changes.split:
+            kind = (after.shape, after.device, after.dtype, len(partials))
+            groups.setdefault(kind, []).append((index, partials, after))
+    for group in groups.values():
+        changed = _changed([(partials, after) for _, partials, after in group]).sum(2).to(device)
+        found.index_add_(0, torch.tensor([index for index, _, _ in group], device=device), changed)
+    return found
 
 
 def _changed(layers: Sequence[tuple[Sequence[Partial], Tensor]]) -> Bool[Tensor, "layers rows heads"]:

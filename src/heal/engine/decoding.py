@@ -121,7 +121,9 @@ BESIDES: Mapping[str, Choice] = {
     "min_length": Choice(int, 0),
     "max_time": Choice(float, 0, open_low=True),
     "num_return_sequences": Choice(int, 1),
+    "guidance_scale": Choice(float, -1e6, 1e6),
 }
+TOKENS = ("eos_token_id", "pad_token_id", "bos_token_id")
 
 
 def check_values(options: Mapping[str, Any]) -> None:
@@ -130,6 +132,9 @@ def check_values(options: Mapping[str, Any]) -> None:
         choice = OPTIONS.get(name) or BESIDES.get(name)
         if choice is not None and value is not None:
             choice.check(value, name)
+        if name in TOKENS and value is not None:
+            for token in value if isinstance(value, (list, tuple)) else [value]:
+                Choice(int, 0, 2**31).check(token, name)
 
 
 def check_seed(seed: Any) -> None:

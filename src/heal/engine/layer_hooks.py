@@ -6,6 +6,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from heal.analysis.counterfactual import Attended
@@ -26,7 +27,7 @@ class LayerHooks:
         self._pass: Generation | None = None
         self._thread: int | None = None  # whose pass it is
         self._attended = 0  # layers of this pass that came by
-        self._changes = Changes()
+        self._changes = Changes(0, torch.device("cpu"))
         self._original = ""  # the model's own attention implementation
         self._index = {module: i for i, module in enumerate(layout.attention)}
 
@@ -35,9 +36,9 @@ class LayerHooks:
         """The generation of the pass that runs. A pass of another thread has none: it is the plain model's."""
         return self._pass if self._thread == get_ident() else None
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, generation: Generation) -> None:
         self._attended = 0
-        self._changes = Changes()
+        self._changes = Changes(generation.rows, generation.owners.device)
 
     def attend(
         self,

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heal.engine.comparison import Changes, totals
+
 
 @dataclass(frozen=True)
 class Fired:
@@ -45,6 +47,8 @@ class Tally:
 
     PENDING = 32
     """Steps that are summed up at once: a decoding step has better things to do."""
+    HELD = 8 * 2**20
+    """Bytes of outputs that may wait to be compared."""
 
     def __init__(self, **neutral: float) -> None:
         """The quantities that a method moves, and the value of each that changes nothing."""
@@ -54,7 +58,8 @@ class Tally:
         """For a search: the likeliest token of every row at each step."""
         self._steps: list[Tensor] = []
         self._values: tuple[Tensor, ...] | None = None
-        self._pending: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+        self._pending: list[tuple[Changes, tuple[Tensor, ...]]] = []
+        self._held = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,15 +69,17 @@ class Tally:
         """The method's own quantities in this pass, [rows, …] each."""
         self._values = values
 
-    def count(self, changed: Tensor) -> None:
-        """The pass is over: how many values it changed in each row, [rows]. Called by the engine alone."""
+    def count(self, changes: Changes) -> None:
+        """The pass is over: what it changed. Called by the engine alone."""
         values, self._values = self._values, None
+        rows, device = changes.shape
         if values is None:
-            values = tuple(torch.full((len(changed), 1), n, device=changed.device) for n in self.neutral.values())
-        if self._pending and _shapes(self._pending[0]) != _shapes((changed, values)):
+            values = tuple(torch.full((rows, 1), n, device=device) for n in self.neutral.values())
+        if self._pending and _shapes(self._pending[0]) != _shapes((changes, values)):
             self._sum_up()
-        self._pending.append((changed, values))
-        if len(self._pending) == self.PENDING:
+        self._pending.append((changes, values))
+        self._held += changes.nbytes
+        if len(self._pending) == self.PENDING or self._held > self.HELD:
             self._sum_up()
 
     @property
@@ -84,7 +91,7 @@ class Tally:
     def _sum_up(self) -> None:
         if not self._pending:
             return
-        changes = torch.stack([changed.float() for changed, _ in self._pending])
+        changes = totals([changes for changes, _ in self._pending]).float()
         device = changes.device
         by_name = zip(*(values for _, values in self._pending), strict=True)
         sizes = [
@@ -96,6 +103,7 @@ class Tally:
         )
         self._steps += torch.stack([changes, moved, *(size.sum(2) for size in sizes)], dim=1).unbind()
         self._pending.clear()
+        self._held = 0
 
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
         """Of one answer, whose token t was `ids[t]`, made in row `at[t]`."""
@@ -108,7 +116,7 @@ class Tally:
         return Fired.of(self.names, [torch.cat([torch.tensor([c]), sizes.cpu()]) for c in chosen], reason)
 
 
-def _shapes(entry: tuple[Tensor, tuple[Tensor, ...]]) -> list[torch.Size]:
+def _shapes(entry: tuple[Changes, tuple[Tensor, ...]]) -> list[object]:
     return [entry[0].shape, *(value.shape for value in entry[1])]
 
 
