@@ -96,9 +96,10 @@ def load(model: str, dtype: str, device: str | None, allow_incomplete: bool = Fa
 
 def quiet() -> None:
     """No progress bars or hints of other libraries between our lines."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from transformers.utils import logging
 
+    if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        logging.set_verbosity_error()
     logging.disable_progress_bar()
 
 

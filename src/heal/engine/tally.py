@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Tally:
         self._values: tuple[Tensor, ...] | None = None
         self._pending: list[tuple[Changes, tuple[Tensor, ...]]] = []
         self._held = 0
+        self._lock = threading.RLock()  # a reader may look while another thread generates
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,18 +77,20 @@ class Tally:
         rows, device = changes.shape
         if values is None:
             values = tuple(torch.full((rows, 1), n, device=device) for n in self.neutral.values())
-        if self._pending and _shapes(self._pending[0]) != _shapes((changes, values)):
-            self._sum_up()
-        self._pending.append((changes, values))
-        self._held += changes.nbytes
-        if len(self._pending) == self.PENDING or self._held > self.HELD:
-            self._sum_up()
+        with self._lock:
+            if self._pending and _shapes(self._pending[0]) != _shapes((changes, values)):
+                self._sum_up()
+            self._pending.append((changes, values))
+            self._held += changes.nbytes
+            if len(self._pending) == self.PENDING or self._held > self.HELD:
+                self._sum_up()
 
     @property
     def steps(self) -> list[Tensor]:
         """(changes, things moved, Σ|size| …) by row, for each step."""
-        self._sum_up()
-        return self._steps
+        with self._lock:
+            self._sum_up()
+            return list(self._steps)
 
     def _sum_up(self) -> None:
         if not self._pending:
@@ -107,12 +111,14 @@ class Tally:
 
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
         """Of one answer, whose token t was `ids[t]`, made in row `at[t]`."""
-        reason = self.reason or "this row has no visual tokens, or nothing in it called for a change"
-        steps = [s[:, r] for s, r in zip(self.steps, at, strict=False)]
+        own_steps = self.steps
+        steps = [s[:, r] for s, r in zip(own_steps, at, strict=False)]
         if not self.best:
+            reason = self.reason or "this row has no visual tokens, or nothing in it called for a change"
             return Fired.of(self.names, steps, reason)
+        reason = self.reason or "the search chose the likeliest token each time"
         chosen = [float(token != int(best[r])) for best, r, token in zip(self.best, at, ids, strict=False)]
-        sizes = self._steps[0][1:, at[0]] if steps else torch.zeros(1 + len(self.neutral))
+        sizes = own_steps[0][1:, at[0]] if steps else torch.zeros(1 + len(self.neutral))
         return Fired.of(self.names, [torch.cat([torch.tensor([c]), sizes.cpu()]) for c in chosen], reason)
 
 
