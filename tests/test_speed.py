@@ -124,7 +124,7 @@ def test_both_paths_change_the_same(measured: Measured) -> None:
 
 
 def test_heads_were_calibrated(measured: Measured) -> None:
-    tally = measured.arms[1].attachment.tallies[-1]
+    tally = measured.arms[1].attachment.tallies.latest[-1]
     heads = [float(step[0].mean()) for step in tally.steps]
     assert len(heads) == 1 + STEPS + 1  # the prompt, the rounds, and the step that memory is measured in
     expected = sum(heads) / len(heads) / (LAYERS * TINY.heads)

@@ -235,7 +235,7 @@ class _Job:
         lock = lock_of(self._vlm.model)
         self._ready.wait()
         try:
-            with lock.call(self._timeout, self.stop):
+            with lock.turn(self._timeout, self.stop):
                 self.answers = generate(self._vlm, self._inputs, self._method, self._trace, **self._options)
         except BaseException as error:  # carried to the reader's thread
             self.error = error

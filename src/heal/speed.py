@@ -301,7 +301,7 @@ def _summary(
 
 def _calibrated(arm: _Arm, heads: int) -> float:
     assert arm.attachment is not None
-    steps = arm.attachment.tallies[-1].steps
+    steps = arm.attachment.tallies.latest[-1].steps
     return float(torch.stack([s[0].mean() for s in steps]).mean()) / heads
 
 

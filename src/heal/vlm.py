@@ -138,7 +138,7 @@ class VLM:
             prompt = cast("str | Messages", prompts)
             return self.stream(images, prompt, method=method, trace=trace, timeout=timeout, **generate_kwargs)
         rows = [(images, prompts)] if single else chat.paired(images, prompts)
-        with lock_of(self.model).call(timeout):
+        with lock_of(self.model).turn(timeout):
             inputs = self.inputs([pictures for pictures, _ in rows], [prompt for _, prompt in rows])
             self._check_length(inputs, generate_kwargs)
             with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
@@ -158,7 +158,7 @@ class VLM:
         **generate_kwargs: Any,
     ) -> Stream:
         """The answer to one prompt, piece by piece, while it is made."""
-        with lock_of(self.model).call(timeout):
+        with lock_of(self.model).turn(timeout):
             inputs = self.inputs([images], [prompt])
             self._check_length(inputs, generate_kwargs)
         return Stream(self, inputs, _as_method(method), trace, timeout, **generate_kwargs)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heal.engine.comparison import Changes
-from heal.engine.tally import Fired, Tally
+from heal.engine.tally import Fired, Tallies, Tally
 
 
 def changes(*counts: int) -> Changes:
@@ -73,3 +73,20 @@ def test_a_search_is_compared_with_the_likeliest_tokens():
 def test_sizes_are_means_over_what_moved(declared: bool):
     steps = [torch.tensor([2.0, 4.0 if declared else 0.0, 2.0])]
     assert Fired.of(("beta",), steps).sizes == ({"beta": 0.5} if declared else {})
+
+
+def test_sums_outlive_the_tallies_that_are_kept(monkeypatch):
+    monkeypatch.setattr(Tallies, "KEPT", 3)
+    generator, every, few = torch.Generator().manual_seed(0), [], Tallies()
+    for _ in range(10):
+        tally = Tally(beta=1.0)
+        for _ in range(4):
+            tally.add(torch.rand(2, 4, generator=generator) + 0.5)
+            tally.count(changes(*torch.randint(0, 3, (2,), generator=generator).tolist()))
+        every.append(tally)
+        few.append(tally)
+    expected = Fired.of(("beta",), [step.sum(1) for tally in every for step in tally.steps])
+    assert len(few.latest) == 3
+    assert few.fired().sizes["beta"] == pytest.approx(expected.sizes["beta"])
+    assert (few.fired().steps, few.fired().changes) == (expected.steps, expected.changes)
+    assert Tallies().fired() == Fired(reason="nothing was generated")

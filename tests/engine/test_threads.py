@@ -209,3 +209,11 @@ def _warnings(act: Callable[[], object]) -> list[str]:
         warnings.simplefilter("always")
         act()
     return [str(w.message) for w in caught]
+
+
+def test_a_generation_cannot_begin_inside_of_another(model, batch) -> None:
+    with METHOD.attach(model):
+        with pytest.raises(AttachmentError, match="from inside of a generation"):
+            say(model, batch, logits_processor=[At(2, lambda: say(model, batch))])
+        expected = say(model, batch)
+    assert expected == healed(model, batch)

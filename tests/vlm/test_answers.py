@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 
 from heal import HEAL, VLM, Answer, Trace
-from heal.errors import ConfigError, NonFiniteError
+from heal.errors import BusyError, ConfigError, NonFiniteError
 from tests.vlm.asking import METHOD, NEW, PATCHES, PICTURES, PROMPTS, ask, assert_alike
 
 ignore_silence = pytest.mark.filterwarnings("ignore::heal.errors.HealWarning")
@@ -263,3 +263,17 @@ def test_without_a_cache_the_answer_is_the_same(vlm: VLM, picture: bool) -> None
 def test_odd_options_are_refused(vlm: VLM, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ask(vlm, **options)
+
+
+@pytest.mark.parametrize("method", [None, METHOD], ids=["plain", "heal"])
+def test_a_callback_cannot_begin_another_generation(vlm: VLM, method: HEAL | None) -> None:
+    """It would overwrite the state, and its tokens would be taken for those of the answer."""
+
+    class Asks(hf.LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            ask(vlm)
+            return scores
+
+    with pytest.raises(BusyError, match="from inside of a generation"):
+        ask(vlm, method=method, logits_processor=[Asks()])
+    assert ask(vlm, method=method).text

@@ -27,7 +27,7 @@ from heal.engine.position_groups import PositionGroups
 from heal.engine.repetition import last_position
 from heal.engine.runtime import Runtime
 from heal.engine.shadowing import shadow
-from heal.engine.tally import Tally
+from heal.engine.tally import Tallies, Tally
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
 
@@ -43,13 +43,15 @@ class Attachment(LayerHooks):
         self.shared = shared
         self.timeout = timeout
         self.model = layout.model
-        self.tallies: list[Tally] = []
-        """What was changed, one for each generation."""
+        self.tallies = Tallies()
+        """What was changed, in each generation."""
         self.generations: weakref.WeakKeyDictionary[Cache, Generation] = weakref.WeakKeyDictionary()
         self.latest: Generation | None = None
         self._lock = lock_of(layout.model)
         self._groups = PositionGroups(layout, runtime.sets)
         self._beams = 1
+        self._called: list[Tally] = []  # of the call that runs
+        self._generating = False
         self._attached = False
         self._undo: list[Callable[[], Any]] = []
         self._warned = False
@@ -157,6 +159,10 @@ class Attachment(LayerHooks):
         return generate
 
     def _generate(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._generating:
+            raise AttachmentError(
+                "generate() is called from inside of a generation of the same model: call it afterwards"
+            )
         kwargs |= self.runtime.generate_options
         call = check_call(self.model, args, kwargs)
         self.runtime.check_rows(call.copies)
@@ -166,12 +172,12 @@ class Attachment(LayerHooks):
         if self.model.device.type != "cpu":
             # generate() compiles a model with a static cache by itself, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
-        before = len(self.tallies)
+        self._called, self._generating = [], True
         try:
             result = original(*args, **kwargs)
         finally:
-            self._pass, self._beams = None, 1
-        self._explain(self.tallies[before:])
+            self._pass, self._beams, self._generating = None, 1, False
+        self._explain(self._called)
         return result
 
     def _explain(self, tallies: list[Tally]) -> None:
@@ -230,6 +236,7 @@ class Attachment(LayerHooks):
             prompt = Prompt(self.layout, kwargs, self._encoder.taken())
             generation.tally = Tally(**self.runtime.neutral)
             self.tallies.append(generation.tally)
+            self._called.append(generation.tally)
             if self._beams > 1:
                 generation.beams = BeamScores(self._beams, given.shape[0], given.device)
         if not generation.visual and self.runtime.needs_picture:

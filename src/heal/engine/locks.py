@@ -93,6 +93,17 @@ class ModelLock:
                         self._caller = None
                         self._changed.notify_all()
 
+    @contextmanager
+    def turn(self, timeout: float | None = None, cancelled: threading.Event | None = None) -> Iterator[None]:
+        """A call that is not part of another: a callback of a generation cannot begin a second one."""
+        if self.calling:
+            raise BusyError(
+                "this is called from inside of a generation of the same model, whose state it would overwrite: call "
+                "it after the generation, or use a second model"
+            )
+        with self.call(timeout, cancelled):
+            yield
+
     def settle(self) -> None:
         """Wait until no other thread is in a call, and no guest is about to begin one."""
         with self._changed:

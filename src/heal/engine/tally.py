@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,11 +36,7 @@ class Fired:
         if not counts:
             return cls(reason=reason)
         table = torch.stack([c.double().cpu() for c in counts])
-        changes, moved, *sums = table.sum(0).tolist()
-        if changes == 0:
-            return cls(reason=reason)
-        sizes = {name: total / moved for name, total in zip(names, sums, strict=True)} if moved else {}
-        return cls(int((table[:, 0] > 0).sum()), int(changes), sizes)
+        return _fired(names, int((table[:, 0] > 0).sum()), table.sum(0), reason)
 
 
 class Tally:
@@ -126,12 +122,50 @@ def _shapes(entry: tuple[Changes, tuple[Tensor, ...]]) -> list[object]:
     return [entry[0].shape, *(value.shape for value in entry[1])]
 
 
-def total(tallies: Sequence[Tally]) -> Fired:
-    """Over several generations."""
-    reason = next((t.reason for t in reversed(tallies) if t.reason), None)
-    names = next((t.names for t in tallies if t.names), ())
-    return Fired.of(names, list(_summed(tallies)), reason or "nothing was generated")
+class Tallies:
+    """Of all generations of an attachment. The latest are kept whole, the others as sums: a server may run on."""
+
+    KEPT = 64
+
+    def __init__(self) -> None:
+        self.latest: list[Tally] = []
+        self._names: tuple[str, ...] = ()
+        self._steps, self._sums = 0, torch.zeros(0, dtype=torch.double)
+        self._lock = threading.Lock()
+
+    def append(self, tally: Tally) -> None:
+        with self._lock:
+            self.latest.append(tally)
+            if len(self.latest) > self.KEPT:
+                steps, sums = _summed(self.latest[:1])
+                self._names = self.latest.pop(0).names
+                self._steps, self._sums = self._steps + steps, _added(self._sums, sums)
+
+    def fired(self) -> Fired:
+        """Over everything that was generated."""
+        with self._lock:
+            reason = next((t.reason for t in reversed(self.latest) if t.reason), None)
+            names = next((t.names for t in self.latest if t.names), self._names)
+            steps, sums = _summed(self.latest)
+            return _fired(names, self._steps + steps, _added(self._sums, sums), reason or "nothing was generated")
 
 
-def _summed(tallies: Sequence[Tally]) -> Iterable[Tensor]:
-    return (step.sum(1) for tally in tallies for step in tally.steps)
+def _summed(tallies: Sequence[Tally]) -> tuple[int, Tensor]:
+    """Steps at which something was changed, and the sums of all columns."""
+    table = [step.sum(1).double().cpu() for tally in tallies for step in tally.steps]
+    if not table:
+        return 0, torch.zeros(0, dtype=torch.double)
+    stacked = torch.stack(table)
+    return int((stacked[:, 0] > 0).sum()), stacked.sum(0)
+
+
+def _added(one: Tensor, other: Tensor) -> Tensor:
+    """Where one of them is empty, the other."""
+    return one + other if len(one) == len(other) else one if len(one) else other
+
+
+def _fired(names: Sequence[str], steps: int, sums: Tensor, reason: str | None) -> Fired:
+    if not len(sums) or sums[0] == 0:
+        return Fired(reason=reason)
+    changes, moved, *sizes = sums.tolist()
+    return Fired(steps, int(changes), {n: s / moved for n, s in zip(names, sizes, strict=True)} if moved else {})

@@ -12,7 +12,7 @@ from heal.engine.attachment import Attachment
 from heal.engine.calls import refuse_compiled
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.engine.tally import Fired, total
+from heal.engine.tally import Fired
 from heal.errors import ConfigError
 from heal.values import check_types
 
@@ -30,11 +30,11 @@ class Handle:
     @property
     def fired(self) -> Fired:
         """Over everything generated since the method was attached."""
-        return total(self.attachment.tallies)
+        return self.attachment.tallies.fired()
 
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
         """Of one answer of the latest generation, whose token t was `ids[t]`, made in row `at[t]`."""
-        tallies = self.attachment.tallies
+        tallies = self.attachment.tallies.latest
         return tallies[-1].row(at, ids) if tallies else Fired(reason="nothing was generated")
 
 
