@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import heal
-from heal import HEAL, VLM, Trace
+from heal import HEAL, VLM, HeadType, Trace
 from heal.errors import HealWarning
+from heal.methods import available, create
 from tests.vlm.asking import METHOD, NEW, PICTURES, PROMPTS, ask, assert_alike
 
 
@@ -91,3 +92,17 @@ def test_trace_of_text_alone_is_empty_but_whole(vlm: VLM) -> None:
     assert np.isnan(answer.trace.visual).all()
     assert (answer.trace.types == heal.HeadType.UNKNOWN).all()
     assert "".join(answer.trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
+
+
+@pytest.mark.parametrize("name", sorted(set(available()) - {"heal"}))
+def test_a_trace_of_any_method_has_the_tokens(vlm: VLM, name: str, tmp_path: Path) -> None:
+    """What a method does not measure is NaN, and its types are unknown."""
+    answer = ask(vlm, method=create(name), trace=True)
+    trace = answer.trace
+    assert tuple(trace.token_ids) == answer.token_ids
+    assert trace.text == answer.text
+    assert trace.config["method"] == name
+    assert np.isnan(trace.total).all()
+    assert (trace.types == HeadType.UNKNOWN).all()
+    trace.save(tmp_path / "trace.safetensors")
+    assert Trace.load(tmp_path / "trace.safetensors") == trace
