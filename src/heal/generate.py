@@ -143,15 +143,18 @@ def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: boo
 
 @contextmanager
 def _clear_refusals(recorder: _Recorder) -> Iterator[None]:
-    """What transformers says of odd options before the first token, as an error of ours; later ones pass."""
+    """What transformers refuses before the first token, as an error of ours. A RuntimeError is no refusal."""
     try:
         yield
     except HealError:
         raise
-    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError) as error:
-        if recorder.first or isinstance(error, torch.OutOfMemoryError):
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+        if recorder.first:
             raise
-        raise ConfigError(f"generate() does not take these options: {first_line(error)}") from error
+        raise ConfigError(
+            f"generate() failed before the first token: {first_line(error)}. Check the options, and that the "
+            "processor belongs to the model"
+        ) from error
 
 
 def _answer(

@@ -92,12 +92,11 @@ def responses(draw: Draw) -> None:
         mock.patch.object(judging.httpx, "Client", client),
         Judge(asked, draw.place / "judge", pauses.append) as judge,
     ):
-        ask = getattr(judge, "ask", judge)
-        reply = ask(Prompt("system", "text"))
+        reply = judge(Prompt("system", "text"))
         check(all(math.isfinite(p) and 0 <= p <= 20 for p in pauses), f"a pause of {pauses} s")
         check((reply.text is None) == bool(reply.error), "neither text nor error, or both")
         check(reply.text is None or (isinstance(reply.text, str) and reply.text.strip()), "an empty reply")
-        again = ask(Prompt("system", "text")) if reply.text is not None else None
+        again = judge(Prompt("system", "text")) if reply.text is not None else None
         check(again is None or (again.cached and again.text == reply.text), "what was stored is another reply")
 
 
@@ -113,13 +112,12 @@ def stored_replies(draw: Draw) -> None:
         mock.patch.object(judging.httpx, "Client", client),
         Judge(asked, draw.place / "judge", lambda _: None) as judge,
     ):
-        ask = getattr(judge, "ask", judge)
-        ask(prompt)
+        judge(prompt)
         path = judge.place(prompt)
         assert path is not None
         mutated = odd.mutate_document(draw, json.loads(path.read_text()), False)
         path.write_bytes(mutated.content)
         draw.show(mutated.how)
-        reply = ask(prompt)
+        reply = judge(prompt)
         if mutated.change == "structure":
             check(reply.text == "fresh", f"a damaged reply was used: {reply.text!r}")

@@ -11,17 +11,13 @@ from typing import Any
 from heal.bench import catalogue
 from heal.bench.naming import method_name, methods_from, task_name, tasks_from
 from heal.bench.plan import Settings
+from heal.engine.decoding import parse_options
 from heal.methods import available, create, parse
 from heal.plain import plain
 from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, check
 
-try:
-    from heal.engine.decoding import parse_options as generate_options
-except ImportError:
-    from heal.cli.evaluate import options as generate_options
-
-SCENES = "count" if any(f.name == "count" for f in fields(catalogue.tasks()["mini-pope"])) else "images"
+SCENES = "count"
 """The option of a miniature task that says how many scenes it has."""
 GENERATE = (
     "num_beams", "do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "length_penalty",
@@ -172,7 +168,7 @@ def generating(draw: Draw) -> None:
     """--generate KEY=VALUE, as far as it can be checked without a model."""
     texts = [generate_text(draw) for _ in range(draw.randint(1, 2))]
     draw.show(texts)
-    found = generate_options(texts)
+    found = parse_options(texts)
     settings = Settings(generate=found)
     check("" not in settings.generate, "an option without a name")
     json.dumps(plain(dict(settings.generate)), allow_nan=False)

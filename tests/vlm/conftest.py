@@ -1,5 +1,8 @@
 """Models of the tests of VLM."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from heal import VLM
@@ -14,3 +17,18 @@ def vlm() -> VLM:
 def own() -> VLM:
     """One that a test may spoil."""
     return VLM.random()
+
+
+@pytest.fixture(scope="module")
+def saved(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint on disk, not to be changed."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(saved: Path, tmp_path: Path) -> Path:
+    """One that a test may damage."""
+    return Path(shutil.copytree(saved, tmp_path / "copy"))

@@ -1,7 +1,6 @@
 """Checkpoints that would answer with weights, ids or templates that are not theirs are refused, by name."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,6 @@ from tests import zoo
 from tests.vlm.asking import PICTURES, PROMPTS, ask
 
 Weights = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def saved(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    vlm.model.save_pretrained(folder)
-    vlm.processor.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def copied(saved: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
 def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

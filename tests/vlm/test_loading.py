@@ -1,7 +1,6 @@
 """Loading: what was saved comes back, in a dtype and to a device; damage is named; no code runs."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,6 @@ import transformers as hf
 from heal import VLM
 from heal.errors import CheckpointError, ConfigError, HealError, ModelError
 from tests.vlm.asking import PATCHES, PICTURES, PROMPTS, ask, assert_alike, same
-
-
-@pytest.fixture(scope="module")
-def saved(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    vlm.model.save_pretrained(folder)
-    vlm.processor.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def copied(saved: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
 def test_load_gives_back_what_was_saved(vlm: VLM, saved: Path) -> None:
