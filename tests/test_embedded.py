@@ -4,11 +4,11 @@ import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration
 
 from heal import HEAL, VLM
-from heal.bench.miniature import MiniChair, MiniPope
-from heal.bench.task import figures, unit_counts
-from heal.experiments.drift import mean_alpha
-from heal.experiments.objects import describe
+from heal.bench.tasks.base import figures, unit_counts
+from heal.bench.tasks.miniature import MiniChair, MiniPope
 from heal.methods.equilibrium import FILE, Equilibrium
+from heal.studies.drift import mean_alpha
+from heal.studies.objects import describe
 from heal.vlm import EMBEDDED
 from heal.world import World
 

@@ -158,7 +158,7 @@ def test_kept_bytes_do_not_grow(patched: pytest.MonkeyPatch, measured: Measured)
 def test_model_is_left_clean(measured: Measured) -> None:
     model = measured.model
     assert "generate" not in vars(model)
-    assert all("attend" not in vars(arm.attachment.runtime) for arm in measured.arms[1:])
+    assert all("attention" not in vars(arm.attachment.runtime) for arm in measured.arms[1:])
     assert model.config.text_config._attn_implementation == "sdpa"
     decoder = model.get_decoder()
     assert not any(layer._forward_pre_hooks or layer.self_attn.o_proj._forward_hooks for layer in decoder.layers)

@@ -9,7 +9,7 @@ import pytest
 import heal
 from heal import strict_json
 from heal.errors import DataError, RunError
-from heal.plain import plain
+from heal.json_values import json_values
 
 SOURCE = Path(heal.__file__).parent
 
@@ -90,7 +90,7 @@ def test_lines_are_named(tmp_path: Path) -> None:
 
 
 def test_lone_surrogates_can_be_written() -> None:
-    value = plain({"a\udc80": ["\ud83d 猫", Path("x\udcff"), "plain"]})
+    value = json_values({"a\udc80": ["\ud83d 猫", Path("x\udcff"), "plain"]})
     assert value == {"a\\udc80": ["\\ud83d 猫", "x\\udcff", "plain"]}
 
 
@@ -100,4 +100,4 @@ def test_nothing_else_reads_json() -> None:
     found = {
         str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if reading.search(p.read_text(encoding="utf-8"))
     }
-    assert found == {"strict_json.py", "trace.py", "bench/machine.py"}
+    assert found == {"strict_json.py", "trace.py", "bench/run/environment.py"}

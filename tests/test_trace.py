@@ -1,5 +1,7 @@
 """Trace: validation, equality, what is derived from it, and the file."""
 
+import hashlib
+import io
 import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
@@ -9,14 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from heal.errors import HealError, TraceError
 from heal.trace import FORMAT, Trace
+from heal.trace_parts import THUMBNAIL_BYTES, THUMBNAIL_SIDE, TracedImage, VisualSpan
 
 SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
 VISUAL, SYNERGY = 2, 4
+
+
+IMAGES = tuple(TracedImage.of(Image.new("RGB", (40 + i, 30), (i, 90, 200))) for i in range(2))
 
 
 def make(steps: int = 3, layers: int = 2, heads: int = 4, seed: int = 0, **changes: Any) -> Trace:
@@ -34,6 +41,12 @@ def make(steps: int = 3, layers: int = 2, heads: int = 4, seed: int = 0, **chang
         "config": {"method": "heal", "alpha": 0.5, "interval": 10},
         "seed": seed,
         "versions": {"heal": "0.1.0"},
+        "logprobs": -rng.random(steps).astype(np.float32),
+        "prompt": "USER: <image><image>\nwhat is this ? ASSISTANT:",
+        "messages": ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is this ?"}]},),
+        "images": IMAGES,
+        "visual_positions": (VisualSpan(3, 19, 0), VisualSpan(20, 36, 1)),
+        "prompt_tokens": 44,
     }
     return Trace(**(fields | changes))
 
@@ -49,7 +62,7 @@ def test_equal_by_value_with_nan() -> None:
     assert make() != "a trace"
 
 
-@pytest.mark.parametrize("name", [*SCORES, "types", "refreshed", "token_ids"])
+@pytest.mark.parametrize("name", [*SCORES, "types", "refreshed", "token_ids", "logprobs"])
 def test_every_array_counts_for_equality(name: str) -> None:
     array = getattr(make(), name).copy()
     array.flat[-1] = 0 if array.flat[-1] else 1
@@ -58,7 +71,18 @@ def test_every_array_counts_for_equality(name: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"tokens": ("a", "b", "c")}, {"text": "x"}, {"config": {}}, {"seed": 7}, {"versions": {"heal": "2"}}],
+    [
+        {"tokens": ("a", "b", "c")},
+        {"text": "x"},
+        {"config": {}},
+        {"seed": 7},
+        {"versions": {"heal": "2"}},
+        {"prompt": "x"},
+        {"messages": ()},
+        {"images": IMAGES[::-1]},
+        {"visual_positions": ((3, 19, 0), (20, 36, None))},
+        {"prompt_tokens": 45},
+    ],
 )
 def test_everything_else_counts_too(change: dict[str, Any]) -> None:
     assert replace(make(), **change) != make()
@@ -86,7 +110,7 @@ def test_a_trace_does_not_change() -> None:
         ({"types": np.zeros((3, 2, 4), np.int64)}, "types must be .* uint8"),
         ({"refreshed": [True, False, True]}, "refreshed must be a numpy array .* got list"),
         ({"token_ids": np.zeros(2, np.int64)}, r"token_ids must be .* \[3\], got int64 \[2\]"),
-        ({"tokens": ("a", "b")}, "one string a step: 3 steps, 2 tokens"),
+        ({"tokens": ("a", "b")}, "one string per step: 3 steps, 2 tokens"),
         ({"config": {"device": object()}}, "config must be made of what JSON can hold"),
         ({"tokens": "abc"}, "tokens must be a tuple of strings"),
         ({"tokens": 3}, "tokens must be a tuple of strings"),
@@ -94,6 +118,22 @@ def test_a_trace_does_not_change() -> None:
         ({"config": [1, 2]}, "config must be a dict"),
         ({"text": None}, "text must be a string"),
         ({"versions": {"heal": 1}}, "versions must be strings"),
+        ({"logprobs": np.zeros(2, np.float32)}, r"logprobs must be .* float32 \[3\], got float32 \[2\]"),
+        ({"logprobs": [0.0, 0.0, 0.0]}, "logprobs must be a numpy array .* got list"),
+        ({"prompt": None}, "prompt must be a string, got NoneType"),
+        ({"prompt_tokens": -1}, "prompt_tokens must be a number of tokens or None, got -1"),
+        ({"prompt_tokens": True}, "prompt_tokens must be a number of tokens or None, got True"),
+        ({"messages": "hello"}, "messages must be a tuple of chat messages, got str"),
+        ({"messages": ["hello"]}, "a message must be a dict, got str"),
+        ({"messages": [{"role": object()}]}, "a message must be made of what JSON can hold"),
+        ({"images": [b"png"]}, "images must be a tuple of TracedImage"),
+        ({"visual_positions": 3}, r"visual_positions must be a tuple of \(start, stop, image\), got int"),
+        ({"visual_positions": [(1,)]}, r"visual_positions must be spans .* got \(1,\)"),
+        ({"visual_positions": [(1, "2")]}, "visual_positions must be spans"),
+        ({"visual_positions": [(5, 5)]}, "must be in order and not empty"),
+        ({"visual_positions": [(5, 9), (8, 12)]}, r"got \(8, 12\) after position 9"),
+        ({"visual_positions": [(40, 45)]}, "must lie in the prompt of 44 tokens"),
+        ({"visual_positions": [(1, 2, 2)]}, "must name one of 2 images, got image 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
@@ -260,6 +300,97 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+# ── the prompt and its images ─────────────────────────────────────────────────────────────────────────────
+
+
+def first_format(trace: Trace, path: Path) -> None:
+    """A file as format 1 laid it out."""
+    arrays = {name: getattr(trace, name) for name in (*SCORES, "types", "refreshed", "token_ids")}
+    record = {name: getattr(trace, name) for name in ("tokens", "text", "config", "seed", "versions")}
+    save_file(arrays, path, metadata={"heal_trace": "1", "record": json.dumps(record)})
+
+
+def test_a_file_of_the_first_format_loads(tmp_path: Path) -> None:
+    trace = make()
+    first_format(trace, tmp_path / "old")
+    loaded = Trace.load(tmp_path / "old")
+    assert np.isnan(loaded.logprobs).all()
+    assert loaded.logprobs.shape == (3,)
+    assert (loaded.prompt, loaded.messages, loaded.images, loaded.visual_positions) == ("", (), (), ())
+    assert loaded.prompt_tokens is None
+    names = ("logprobs", "prompt", "messages", "images", "visual_positions", "prompt_tokens")
+    assert replace(loaded, **{name: getattr(trace, name) for name in names}) == trace
+    assert loaded.to_dataframe().logprob.isna().all()
+    loaded.save(tmp_path / "new")
+    assert Trace.load(tmp_path / "new") == loaded
+
+
+def test_the_prompt_and_its_images_survive_a_file(tmp_path: Path) -> None:
+    trace = make()
+    trace.save(tmp_path / "t")
+    loaded = Trace.load(tmp_path / "t")
+    assert loaded.prompt == trace.prompt
+    assert loaded.messages == trace.messages
+    assert loaded.images == IMAGES
+    assert loaded.visual_positions == (VisualSpan(3, 19, 0), VisualSpan(20, 36, 1))
+    assert isinstance(loaded.visual_positions[0], VisualSpan)
+    assert loaded.prompt_tokens == 44
+
+
+def test_a_small_image_is_stored_exactly() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
+    found = TracedImage.of(Image.fromarray(pixels))
+    assert (found.width, found.height) == (48, 32)
+    assert found.sha256 == hashlib.sha256(pixels.tobytes()).hexdigest()
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(found.thumbnail))), pixels)
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (700, 900), (1, 5000), (2000, 3)])
+def test_a_thumbnail_is_bounded(shape: tuple[int, int]) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)  # what compresses worst
+    image = Image.fromarray(noise)
+    image.info["icc_profile"] = bytes(100_000)
+    found = TracedImage.of(image)
+    small = Image.open(io.BytesIO(found.thumbnail))
+    assert len(found.thumbnail) <= THUMBNAIL_BYTES
+    assert max(small.size) <= THUMBNAIL_SIDE
+    assert (found.width, found.height) == image.size
+    assert image.info["icc_profile"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"sha256": "abc"}, "64 hexadecimal digits, got 'abc'"),
+        ({"sha256": None}, "64 hexadecimal digits"),
+        ({"width": 0}, "the width of an image must be a positive integer, got 0"),
+        ({"height": 3.0}, "the height of an image must be a positive integer, got 3.0"),
+        ({"thumbnail": "png"}, "the thumbnail of an image must be bytes, got str"),
+        ({"thumbnail": b""}, "1 to 32768 bytes, got 0"),
+        ({"thumbnail": bytes(THUMBNAIL_BYTES + 1)}, "1 to 32768 bytes, got 32769"),
+    ],
+)
+def test_an_image_that_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        replace(IMAGES[0], **change)
+
+
+@pytest.mark.parametrize(
+    "thumbnail", [None, np.zeros(40_000, np.uint8), np.zeros((2, 2), np.uint8), np.zeros(9, np.float32)]
+)
+def test_a_forged_thumbnail_is_refused(tmp_path: Path, thumbnail: np.ndarray | None) -> None:
+    make().save(tmp_path / "t")
+    with safe_open(tmp_path / "t", framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    del arrays["thumbnail_1"]
+    if thumbnail is not None:
+        arrays["thumbnail_1"] = thumbnail
+    save_file(arrays, tmp_path / "forged", metadata=metadata)
+    with pytest.raises(TraceError, match="thumbnail"):
+        Trace.load(tmp_path / "forged")
+
+
 def test_dataframe_is_long_form() -> None:
     trace = make()
     frame = trace.to_dataframe()
@@ -267,6 +398,7 @@ def test_dataframe_is_long_form() -> None:
     assert list(frame.columns) == [
         "step",
         "token",
+        "logprob",
         "layer",
         "head",
         *scores,
@@ -277,6 +409,7 @@ def test_dataframe_is_long_form() -> None:
     assert len(frame) == 3 * 2 * 4
     row = frame[(frame.step == 1) & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
     assert row.token == " t1"
+    assert row.logprob == trace.logprobs[1]
     assert row.refreshed == trace.refreshed[1]
     for name in [*scores, "alpha_vis"]:
         np.testing.assert_array_equal(row[name], getattr(trace, name)[1, 1, 2])

@@ -1,5 +1,7 @@
+import pytest
+
 from heal import VLM
-from heal.tracing import pieces
+from heal.tracing import pieces, visual_spans
 
 
 class Sentencepiece:
@@ -35,3 +37,21 @@ def test_together_they_are_the_text():
     tokenizer = VLM.random().tokenizer
     ids = tokenizer("describe this image in the kitchen")["input_ids"]
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+ROW = [False, True, True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("placeholders", "sizes", "expected"),
+    [
+        ([1], [(4, 4)], [(1, 5, 0), (6, 8, 0)]),
+        ([1, 1], [(4, 4), (8, 8)], [(1, 5, 0), (6, 8, 1)]),
+        ([2, 1], [(4, 4), (4, 4), (8, 8)], [(1, 3, 0), (3, 5, 1), (6, 8, 2)]),
+        ([2, 1], [(4, 4), (8, 4), (8, 8)], [(1, 5, None), (6, 8, 2)]),
+        ([1, 1, 1], [(4, 4)] * 3, [(1, 5, None), (6, 8, None)]),
+        ([], [(4, 4)] * 2, [(1, 5, None), (6, 8, None)]),
+    ],
+)
+def test_visual_tokens_are_matched_with_images_where_that_can_be_told(placeholders, sizes, expected):
+    assert list(visual_spans(ROW, placeholders, sizes)) == expected

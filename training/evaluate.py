@@ -20,11 +20,11 @@ import torch
 import train
 
 from heal import VLM
-from heal.bench.miniature import MiniChair, MiniMme, MiniPope
-from heal.bench.task import Task, figures, unit_counts
-from heal.experiments.drift import separations
-from heal.experiments.objects import describe
-from heal.report.embedded import made_up
+from heal.bench.tasks.base import Task, figures, unit_counts
+from heal.bench.tasks.miniature import MiniChair, MiniMme, MiniPope
+from heal.report.document import made_up
+from heal.studies.drift import separations
+from heal.studies.objects import describe
 from heal.world import World
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import evaluate
 import torch
 
-from heal.experiments.own_mix import own_equilibrium
 from heal.methods.equilibrium import FILE
+from heal.studies.own_mix import own_equilibrium
 from heal.world import World
 
 HOME = Path(__file__).parents[1] / "src" / "heal" / "data" / "model"

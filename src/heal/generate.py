@@ -1,35 +1,27 @@
-"""From images and prompts to answers: batches, streams, log-probabilities, time and proof of effect."""
+"""From a request to answers: log-probabilities, time, proof of effect and traces."""
 
 from __future__ import annotations
 
-import atexit
-import threading
 import time
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-import torch
-from torch import Tensor, nn
 
 from heal.engine.calls import is_compiled
 from heal.engine.decoding import check_values
-from heal.engine.locks import lock_of
-from heal.errors import ClosedError, ConfigError, HealError, NonFiniteError, first_line
+from heal.errors import ConfigError, HealError, first_line
 from heal.methods.base import Fired, Handle, Method
-from heal.methods.heal import HEAL
+from heal.methods.observer import observer
+from heal.recorder import Recorder
+from heal.request import Request
 from heal.trace import Trace
-from heal.tracing import build_trace
+from heal.tracing import Generated, build_trace
 
 if TYPE_CHECKING:
     from heal.vlm import VLM
 
 MAX_NEW_TOKENS = 512
-CLOSING = 30.0
-"""Seconds that closing a stream waits for its last token: a pass under way cannot be interrupted."""
-
 Finish = Literal["stop", "length", "closed"]
 """The model ended its answer, the answer was cut at max_new_tokens, or its stream was closed."""
 
@@ -40,13 +32,13 @@ class Answer:
 
     text: str
     token_ids: tuple[int, ...]
-    """With the closing token, if the model stopped by itself."""
+    """With the end-of-sequence token, if the model stopped by itself."""
     logprobs: tuple[float, ...]
     """Of each token under the model's own distribution, before temperature and other processors."""
     finish: Finish
     prompt_tokens: int
     seconds: float
-    """For the whole batch that the answer was made in."""
+    """For the whole batch that the answer was generated in."""
     first_token_seconds: float
     fired: Fired | None = None
     """None when no method was used."""
@@ -59,91 +51,50 @@ class Answer:
         return (self.seconds - self.first_token_seconds) / later if later else float("nan")
 
 
-class _Recorder:
-    """Watches a model's forward passes in this thread: log-probabilities of the chosen tokens, and the clock."""
+def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> list[Answer]:
+    """One answer for each row that model.generate() returns. The caller holds the model's lock.
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.thread = threading.get_ident()
-        self.chosen: list[Tensor] = []
-        self.last: Tensor | None = None
-        self.start = self.first = 0.0
-
-    @contextmanager
-    def watching(self) -> Iterator[_Recorder]:
-        hooks = [
-            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
-            self.model.register_forward_hook(self._after),
-        ]
-        self.start = time.perf_counter()
-        try:
-            yield self
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if kwargs is None or threading.get_ident() != self.thread:
-            return  # a plain pass of another thread
-        ids = kwargs.get("input_ids")
-        if self.last is not None and ids is not None and ids.shape[0] == self.last.shape[0]:
-            # without a cache the whole sequence comes again: the newest token is its last
-            self.chosen.append(self.last.gather(1, ids[:, -1:].to(self.last.device))[:, 0])
-
-    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if threading.get_ident() != self.thread:
-            return
-        logits = output.logits[:, -1].float()
-        if not bool((logits < torch.inf).all()):  # −inf is how some models forbid a token
-            raise NonFiniteError(
-                f"the model's output is not finite at step {len(self.chosen)}: load it in bfloat16 or float32"
-            )
-        self.last = logits.log_softmax(-1)
-        self.first = self.first or time.perf_counter()
-
-    def logprobs(self, row: int, ids: Sequence[int]) -> tuple[float, ...]:
-        """Rows stay in place without beams; the last token never comes back as an input."""
-        past = [float(step[row]) for step in self.chosen[: len(ids)]]
-        if len(past) < len(ids):
-            assert self.last is not None
-            past.append(float(self.last[row, ids[-1]]))
-        return tuple(past)
-
-
-def generate(vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: bool, **options: Any) -> list[Answer]:
-    """One answer for each row that generate() returns. The caller has the model's lock."""
+    If the output has `logits` (per token [rows, vocabulary]), log-probabilities are taken from them, in the rows that
+    `beam_indices` names; otherwise from the forward passes. `trace` without a method measures the plain model.
+    """
     check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
-    if clash := sorted(set(options) & set(inputs)):
+    if clash := sorted(set(options) & set(request.arguments)):
         raise ConfigError(f"{clash[0]} is made from the images and prompts: leave it out")
-    asked = method
     options |= method.generate_options() if method is not None else {}
-    if trace and method is None:
-        method = HEAL(calibrate=False)
+    attached = observer() if trace and method is None else method
     # beams move between rows, and a compiled model may not call hooks: then the logits of all steps are kept
-    whole = vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model)
-    recorder = _Recorder(vlm.model)
-    attach = (
-        nullcontext()
-        if method is None
-        else method.attach(vlm.model, trace=trace, special_ids=vlm.tokenizer.all_special_ids)
+    if vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model):
+        options["output_logits"] = True
+    recorder = Recorder(vlm.model)
+    with _attached(vlm, request, attached, trace) as handle, recorder.watching(), _clear_refusals(recorder):
+        output = vlm.model.generate(**request.arguments, **options, return_dict_in_generate=True)
+    finished = _Finished(
+        vlm=vlm,
+        request=request,
+        output=output,
+        recorder=recorder,
+        seconds=time.perf_counter() - recorder.start,
+        end_tokens=_end_tokens(vlm.option("eos_token_id", options)),
+        handle=handle,
+        method=method,
+        traced=attached if trace else None,
     )
-    with attach as handle, recorder.watching(), _clear_refusals(recorder):
-        output = vlm.model.generate(
-            **inputs, **options, return_dict_in_generate=True, **({"output_logits": True} if whole else {})
-        )
-    seconds = time.perf_counter() - recorder.start
-    closing = vlm.option("eos_token_id", options)
-    return [
-        _answer(vlm, inputs, output, row, recorder, handle, method, trace, seconds, asked is not None, closing)
-        for row in range(output.sequences.shape[0])
-    ]
+    return [finished.answer(row) for row in range(output.sequences.shape[0])]
+
+
+def _attached(vlm: VLM, request: Request, method: Method | None, trace: bool) -> Any:
+    """The context in which the method is attached; it gives None without one."""
+    if method is None:
+        return nullcontext()
+    special = vlm.tokenizer.all_special_ids
+    return method.attach(vlm.model, trace=trace, special_ids=special, source=request.source)
 
 
 @contextmanager
-def _clear_refusals(recorder: _Recorder) -> Iterator[None]:
-    """What transformers refuses before the first token, as an error of ours. A RuntimeError is no refusal."""
+def _clear_refusals(recorder: Recorder) -> Iterator[None]:
+    """Errors of transformers before the first token, as a ConfigError. A RuntimeError is passed on as it is."""
     try:
         yield
     except HealError:
@@ -157,167 +108,71 @@ def _clear_refusals(recorder: _Recorder) -> Iterator[None]:
         ) from error
 
 
-def _answer(
-    vlm: VLM,
-    inputs: dict[str, Any],
-    output: Any,
-    row: int,
-    recorder: _Recorder,
-    handle: Handle | None,
-    method: Method | None,
-    trace: bool,
-    seconds: float,
-    proof: bool,
-    closing: Any,
-) -> Answer:
-    ids, finish = _own_tokens(closing, output.sequences[row, inputs["input_ids"].shape[1] :].tolist())
-    beams = getattr(output, "beam_indices", None)
-    # in which row of the batch each token was made: beams move, everything else stays
-    at = beams[row, : len(ids)].tolist() if beams is not None else [row] * len(ids)
-    if getattr(output, "logits", None) is not None:
-        logprobs = tuple(float(output.logits[t][r].float().log_softmax(-1)[ids[t]]) for t, r in enumerate(at))
-    else:
-        logprobs = recorder.logprobs(row, ids)
-    if len(logprobs) != len(ids):
-        raise HealError(f"{len(ids)} tokens but {len(logprobs)} log-probabilities: the model did not call its hooks")
-    source = row * inputs["input_ids"].shape[0] // output.sequences.shape[0]
-    return Answer(
-        text=vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
-        token_ids=tuple(ids),
-        logprobs=logprobs,
-        finish=finish,
-        prompt_tokens=int(inputs["attention_mask"][source].sum()),
-        seconds=seconds,
-        first_token_seconds=recorder.first - recorder.start,
-        fired=handle.row(at, ids) if handle is not None and proof else None,
-        trace=build_trace(vlm, handle, method, ids, at) if trace and handle and method else None,
-    )
+@dataclass(frozen=True)
+class _Finished:
+    """A generation that has ended, with everything that its answers are made from."""
+
+    vlm: VLM
+    request: Request
+    output: Any
+    """What model.generate() returned."""
+    recorder: Recorder
+    seconds: float
+    end_tokens: frozenset[int]
+    handle: Handle | None
+    method: Method | None
+    """The method that was asked for."""
+    traced: Method | None
+    """The method whose measurements make the trace; None without a trace."""
+
+    def answer(self, row: int) -> Answer:
+        """The answer in one row of the output."""
+        given = self.request.arguments
+        new = self.output.sequences[row, given["input_ids"].shape[1] :].tolist()
+        ids, finish = _until_end(new, self.end_tokens)
+        at = self._rows_of_tokens(row, len(ids))
+        logprobs = self._logprobs(row, ids, at)
+        prompt = row * given["input_ids"].shape[0] // self.output.sequences.shape[0]
+        handle, trace = self.handle, None
+        if handle is not None and self.traced is not None:
+            generated = Generated(tuple(ids), tuple(at), logprobs, self.request, prompt)
+            trace = build_trace(self.vlm, handle, self.traced, generated)
+        return Answer(
+            text=self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
+            token_ids=tuple(ids),
+            logprobs=logprobs,
+            finish=finish,
+            prompt_tokens=int(given["attention_mask"][prompt].sum()),
+            seconds=self.seconds,
+            first_token_seconds=self.recorder.first - self.recorder.start,
+            fired=handle.row(at, ids) if handle is not None and self.method is not None else None,
+            trace=trace,
+        )
+
+    def _rows_of_tokens(self, row: int, count: int) -> list[int]:
+        """The row of the batch in which each token was generated: beams move between rows."""
+        beams = getattr(self.output, "beam_indices", None)
+        return beams[row, :count].tolist() if beams is not None else [row] * count
+
+    def _logprobs(self, row: int, ids: list[int], at: list[int]) -> tuple[float, ...]:
+        logits = getattr(self.output, "logits", None)
+        if logits is None:
+            found = self.recorder.logprobs(row, ids)
+        else:
+            steps = zip(logits, at, ids, strict=False)
+            found = tuple(float(step[r].float().log_softmax(-1)[token]) for step, r, token in steps)
+        if len(found) != len(ids):
+            raise HealError(f"{len(ids)} tokens but {len(found)} log-probabilities: the model did not call its hooks")
+        return found
 
 
-def _own_tokens(closing: Any, ids: list[int]) -> tuple[list[int], Finish]:
-    """Without the padding behind the closing token."""
-    last = set(closing) if isinstance(closing, (list, tuple)) else {closing}
+def _end_tokens(given: Any) -> frozenset[int]:
+    return frozenset(given) if isinstance(given, (list, tuple)) else frozenset({given})
+
+
+def _until_end(ids: list[int], end_tokens: frozenset[int]) -> tuple[list[int], Finish]:
+    """The tokens up to the first end token, without the padding behind it."""
     for at, token in enumerate(ids):
-        if token in last:
+        if token in end_tokens:
             return ids[: at + 1], "stop"
     return ids, "length"
-
-
-class _Job:
-    """A generation in a thread of its own. It knows nothing of the stream that reads it, so that can be collected."""
-
-    def __init__(self, vlm: VLM, inputs: dict[str, Any], method: Method | None, trace: bool, **options: Any) -> None:
-        from transformers import StoppingCriteriaList, TextIteratorStreamer
-
-        self.streamer = TextIteratorStreamer(vlm.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.stop = threading.Event()
-        self.answers: list[Answer] = []
-        self.error: BaseException | None = None
-        self._vlm, self._inputs, self._method, self._trace = vlm, inputs, method, trace
-        own = options.pop("stopping_criteria", None) or ()
-        self._options = options | {
-            "streamer": self.streamer,
-            "stopping_criteria": StoppingCriteriaList([*own, self._stopped]),
-        }
-        # not a thread that the interpreter waits for: it ends the job at exit instead, see `finish`
-        self.thread = threading.Thread(target=self._work, name="heal-stream", daemon=True)
-
-    def start(self, timeout: float | None) -> None:
-        """If this thread has the model's session (a method is attached here), the job takes part in it."""
-        lock = lock_of(self._vlm.model)
-        self._timeout, self._guest = timeout, lock.mine
-        ready = threading.Event()
-        self._ready = ready
-        self.thread.start()
-        if self._guest:
-            assert self.thread.ident is not None
-            lock.admit(self.thread.ident)
-        ready.set()
-
-    def _work(self) -> None:
-        lock = lock_of(self._vlm.model)
-        self._ready.wait()
-        try:
-            with lock.turn(self._timeout, self.stop):
-                self.answers = generate(self._vlm, self._inputs, self._method, self._trace, **self._options)
-        except BaseException as error:  # carried to the reader's thread
-            self.error = error
-        finally:
-            lock.dismiss(threading.get_ident())
-            self.streamer.end()
-
-    def _stopped(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
-        return torch.full((input_ids.shape[0],), self.stop.is_set(), dtype=torch.bool, device=input_ids.device)
-
-    def finish(self) -> None:
-        """Stop after the token under way, and wait for it."""
-        self.stop.set()
-        if threading.current_thread() is not self.thread and self.thread.ident is not None:
-            self.thread.join(CLOSING)
-
-
-_jobs: weakref.WeakSet[_Job] = weakref.WeakSet()
-
-
-@atexit.register
-def _finish_all() -> None:
-    """A thread that computes while the interpreter ends would abort the process."""
-    for job in list(_jobs):
-        job.stop.set()
-    for job in list(_jobs):
-        job.finish()
-
-
-class Stream:
-    """Pieces of an answer as they are made. Iterate over it, then read `answer`.
-
-    The model is in use until the answer is complete. `close()`, the end of a `with` block, garbage collection and
-    the end of the program all stop the generation after the token under way.
-    """
-
-    def __init__(
-        self,
-        vlm: VLM,
-        inputs: dict[str, Any],
-        method: Method | None,
-        trace: bool,
-        timeout: float | None = None,
-        **options: Any,
-    ) -> None:
-        self._job = _Job(vlm, inputs, method, trace, **options)
-        _jobs.add(self._job)
-        weakref.finalize(self, self._job.stop.set).atexit = False
-        self._job.start(timeout)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._job.streamer
-        self._job.thread.join()
-        if self._job.error is not None and not self._closed:
-            raise self._job.error
-
-    def close(self) -> None:
-        """Stop after the token under way. What was made until then is the answer, with finish = "closed"."""
-        self._job.finish()
-
-    @property
-    def _closed(self) -> bool:
-        return self._job.stop.is_set()
-
-    @property
-    def answer(self) -> Answer:
-        """The whole answer; waits for its end."""
-        job = self._job
-        job.thread.join()
-        if job.answers:
-            answer = job.answers[0]
-            return replace(answer, finish="closed") if self._closed and answer.finish == "length" else answer
-        if self._closed:
-            raise ClosedError("the stream was closed before its first token: there is no answer") from job.error
-        assert job.error is not None
-        raise job.error

@@ -57,6 +57,18 @@ def as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
     return [dict(m) for m in prompt]
 
 
+def without_images(messages: Messages) -> tuple[dict[str, Any], ...]:
+    """Roles and texts alone, with the places of the images: what can be stored as JSON."""
+    return tuple(
+        {"role": m["role"], "content": c if isinstance(c := m["content"], str) else [_part(p) for p in c]}
+        for m in messages
+    )
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, str]:
+    return {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"}
+
+
 def check(messages: list[dict[str, Any]], images: int, image_token: str | None, where: str) -> None:
     """That there is a place for each image, and that the text is text."""
     parts = [p for m in messages if not isinstance(m["content"], str) for p in m["content"]]

@@ -309,9 +309,9 @@ def _memory(arm: _Arm) -> tuple[int, int]:
     """Bytes that the method keeps between steps, and the most that it holds beside the model within one."""
     assert arm.attachment is not None
     assert arm.attachment.latest is not None
-    state = arm.attachment.latest.data
+    state = arm.attachment.latest.state
     kept = sum(m.nbytes for m in state.moments if m is not None)
-    kept += sum(t.numel() * t.element_size() for t in (state.types, state.chosen))
+    kept += sum(t.numel() * t.element_size() for t in (state.found.types, state.found.chosen))
     with arm.attached(), _Peak(arm.attachment) as peak:
         arm.model(input_ids=arm.token, past_key_values=arm.cache, use_cache=True)
     return kept, peak.most
@@ -325,7 +325,7 @@ class _Peak(TorchDispatchMode):
         self.live = self.most = 0
         self._inside = False
         runtime = attachment.runtime
-        original = runtime.attend
+        original = runtime.attention
 
         def attend(*args: Any, **kwargs: Any) -> Tensor:
             self._inside = True
@@ -334,8 +334,8 @@ class _Peak(TorchDispatchMode):
             finally:
                 self._inside = False
 
-        self._restore = lambda: vars(runtime).pop("attend", None)
-        runtime.attend = attend  # type: ignore[method-assign]
+        self._restore = lambda: vars(runtime).pop("attention", None)
+        runtime.attention = attend  # type: ignore[method-assign]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

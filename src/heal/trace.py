@@ -15,25 +15,35 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from heal import strict_json
+from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
-from heal.files import write_whole
-from heal.plain import plain
+from heal.json_values import json_values
+from heal.trace_parts import TracedImage, VisualSpan, check_spans
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
-"""Version of the file format; a reader refuses what is newer than itself."""
+FORMAT = 2
+"""Version of the file format. Format 1 had no prompt, images or log-probabilities; newer formats are refused."""
 
 _SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
 _DTYPES = dict.fromkeys(_SCORES, "float32") | {"types": "uint8", "refreshed": "bool", "token_ids": "int64"}
-_PER_STEP = ("refreshed", "token_ids")
-_RECORD = ("tokens", "text", "config", "seed", "versions")
+_DTYPES |= {"logprobs": "float32"}
+_PER_STEP = ("refreshed", "token_ids", "logprobs")
+_RECORD_1 = ("tokens", "text", "config", "seed", "versions")
+_RECORD = (*_RECORD_1, "prompt", "messages", "prompt_tokens", "visual_positions")
+_IMAGE = ("sha256", "width", "height")
+_THUMBNAIL = "thumbnail_{}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """Scores, factors and types of every head at every generated token; NaN where nothing was computed."""
+    """Scores, factors and types of every head at every generated token, and the prompt they were measured with.
+
+    Every method has tokens and log-probabilities. What it does not measure is NaN, and the types are
+    `HeadType.UNKNOWN`. Images are stored as fingerprints with thumbnails of at most 256 pixels and 32 KiB
+    (`heal.trace_parts`), so a file grows with the number of images, not with their size.
+    """
 
     visual: Float32[np.ndarray, "step layer head"]
     language: Float32[np.ndarray, "step layer head"]
@@ -56,6 +66,18 @@ class Trace:
     seed: int
     versions: dict[str, str]
     """Versions of the packages that took part."""
+    logprobs: Float32[np.ndarray, " step"] = None  # type: ignore[assignment]
+    """Of each token, as in `Answer.logprobs`; all NaN if left out, and in files of format 1."""
+    prompt: str = ""
+    """The text that the model read, rendered by the chat template, with one placeholder per image."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """The chat messages that the prompt was rendered from, without the images themselves."""
+    images: tuple[TracedImage, ...] = ()
+    """The images of the prompt, in order."""
+    visual_positions: tuple[VisualSpan, ...] = ()
+    """Where the visual tokens are in the prompt, in order."""
+    prompt_tokens: int | None = None
+    """Length of the prompt without padding; None in files of format 1."""
 
     # Wrong fields get the messages below, not those of a runtime type checker.
     __no_type_check__ = True
@@ -64,13 +86,15 @@ class Trace:
         shape = np.shape(self.visual)
         if len(shape) != 3:
             raise TraceError(f"visual must have the shape [step, layer, head], got {list(shape)}")
+        if self.logprobs is None:
+            object.__setattr__(self, "logprobs", np.full(shape[:1], np.nan, np.float32))
         for name, dtype in _DTYPES.items():
             expected = shape[:1] if name in _PER_STEP else shape
             object.__setattr__(self, name, _checked(name, getattr(self, name), dtype, expected))
         if not isinstance(self.tokens, (list, tuple)) or not all(isinstance(token, str) for token in self.tokens):
             raise TraceError("tokens must be a tuple of strings, one for each step")
         if len(self.tokens) != shape[0]:
-            raise TraceError(f"tokens must be one string a step: {shape[0]} steps, {len(self.tokens)} tokens")
+            raise TraceError(f"tokens must be one string per step: {shape[0]} steps, {len(self.tokens)} tokens")
         object.__setattr__(self, "tokens", tuple(self.tokens))
         for name in ("config", "versions"):
             object.__setattr__(self, name, _plain(name, getattr(self, name)))
@@ -78,6 +102,22 @@ class Trace:
             raise TraceError(f"text must be a string and seed an integer, got {self.text!r}, {self.seed!r}")
         if not all(isinstance(version, str) for version in self.versions.values()):
             raise TraceError(f"versions must be strings by package name, got {self.versions}")
+        self._check_prompt()
+
+    def _check_prompt(self) -> None:
+        if not isinstance(self.prompt, str):
+            raise TraceError(f"prompt must be a string, got {type(self.prompt).__name__}")
+        tokens = self.prompt_tokens
+        if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0):
+            raise TraceError(f"prompt_tokens must be a number of tokens or None, got {tokens!r}")
+        if not isinstance(self.messages, (list, tuple)):
+            raise TraceError(f"messages must be a tuple of chat messages, got {type(self.messages).__name__}")
+        object.__setattr__(self, "messages", tuple(_plain("a message", message) for message in self.messages))
+        if not isinstance(self.images, (list, tuple)) or not all(isinstance(i, TracedImage) for i in self.images):
+            raise TraceError("images must be a tuple of TracedImage")
+        object.__setattr__(self, "images", tuple(self.images))
+        spans = check_spans(self.visual_positions, len(self.images), tokens)
+        object.__setattr__(self, "visual_positions", spans)
 
     @property
     def steps(self) -> int:
@@ -114,9 +154,12 @@ class Trace:
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file. It appears whole or not at all; missing folders are made."""
         arrays = {name: getattr(self, name) for name in _DTYPES}
-        record = {name: getattr(self, name) for name in _RECORD}
+        for index, image in enumerate(self.images):
+            arrays[_THUMBNAIL.format(index)] = np.frombuffer(image.thumbnail, np.uint8)
+        record: dict[str, Any] = {name: getattr(self, name) for name in _RECORD}
+        record["images"] = [{name: getattr(image, name) for name in _IMAGE} for image in self.images]
         data = to_bytes(arrays, metadata={"heal_trace": str(FORMAT), "record": json.dumps(record)})
-        write_whole(path, data)
+        atomic_write(path, data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -126,8 +169,10 @@ class Trace:
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
-                _check_format(path, metadata)
-                arrays = {name: file.get_tensor(name) for name in _DTYPES}
+                version = _format_of(path, metadata)
+                expected = [name for name in _DTYPES if version > 1 or name != "logprobs"]
+                arrays = {name: file.get_tensor(name) for name in expected}
+                small = {n: file.get_tensor(n) for n in file.keys() if n.startswith(_THUMBNAIL[:-2])}  # noqa: SIM118
         except TraceError:
             raise
         # safetensors refuses in several ways: a type that numpy lacks, a header cut off, no permission
@@ -135,12 +180,15 @@ class Trace:
             raise TraceError(f"{path} is not a trace, or is damaged: {error}") from error
         try:
             record = strict_json.parse(metadata["record"], surrogates=True)  # a token may be a part of an emoji
-            return cls(**arrays, **{name: record[name] for name in _RECORD})
+            if version == 1:
+                return cls(**arrays, **{name: record[name] for name in _RECORD_1})
+            images = tuple(_image(index, told, small) for index, told in enumerate(record["images"]))
+            return cls(**arrays, **{name: record[name] for name in _RECORD}, images=images)
         except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"{path} is a damaged trace: {error}") from error
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Long form, one row a step, layer and head; types by their names."""
+        """Long form: one row per step, layer and head, with types by their names."""
         import pandas as pd
 
         from heal.analysis.taxonomy import HeadType
@@ -153,6 +201,7 @@ class Trace:
         columns: dict[str, Any] = {
             "step": step,
             "token": np.array(self.tokens, dtype=object)[step],
+            "logprob": self.logprobs[step],
             "layer": layer,
             "head": head,
         }
@@ -164,10 +213,11 @@ class Trace:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trace):
             return NotImplemented
-        return all(
+        same = all(
             np.array_equal(getattr(self, name), getattr(other, name), equal_nan=dtype == "float32")
             for name, dtype in _DTYPES.items()
         ) and all(_canonical(getattr(self, name)) == _canonical(getattr(other, name)) for name in _RECORD)
+        return same and self.images == other.images
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -188,7 +238,7 @@ def _checked(name: str, array: object, dtype: str, shape: tuple[int, ...]) -> np
 def _plain(name: str, value: object) -> dict[str, Any]:
     """What JSON would give back, so that a loaded trace equals the saved one (tuples become lists)."""
     try:
-        found = json.loads(json.dumps(plain(value)))
+        found = json.loads(json.dumps(json_values(value)))
     except (TypeError, ValueError, RecursionError) as error:
         raise TraceError(f"{name} must be made of what JSON can hold: {error}") from error
     if not isinstance(found, dict):
@@ -200,9 +250,17 @@ def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _check_format(path: Path, metadata: dict[str, str]) -> None:
+def _image(index: int, told: dict[str, Any], thumbnails: dict[str, np.ndarray]) -> TracedImage:
+    pixels = thumbnails[_THUMBNAIL.format(index)]
+    if pixels.dtype != np.uint8 or pixels.ndim != 1:
+        raise TraceError(f"the thumbnail of image {index} must be uint8 [bytes], got {pixels.dtype} {pixels.shape}")
+    return TracedImage(**{name: told[name] for name in _IMAGE}, thumbnail=pixels.tobytes())
+
+
+def _format_of(path: Path, metadata: dict[str, str]) -> int:
     version = metadata.get("heal_trace", "")
     if not (version.isdecimal() and len(version) < 10):
         raise TraceError(f"{path} is a safetensors file, but not a trace")
     if int(version) > FORMAT:
         raise TraceError(f"{path} has trace format {version}, newer than {FORMAT}: update heal to read it")
+    return int(version)

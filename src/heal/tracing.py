@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,15 @@ import numpy as np
 from heal.analysis.taxonomy import HeadType
 from heal.errors import HealError
 from heal.methods.base import Handle, Method
+from heal.request import Request
 from heal.trace import Trace
+from heal.trace_parts import TracedImage, VisualSpan
 
 if TYPE_CHECKING:
     from heal.vlm import VLM
 
+MEASURED = ("visual", "language", "total", "contribution", "beta", "gamma")
+"""Scores and factors of heads that a method may record."""
 PACKAGES = ("heal-mllm", "torch", "transformers", "numpy")
 
 
@@ -38,34 +44,97 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def build_trace(vlm: VLM, handle: Handle, method: Method, ids: Sequence[int], at: Sequence[int]) -> Trace:
-    """The records of the steps at which these tokens were made, each from the row that it was made in."""
-    layout = handle.attachment.layout
+@dataclass(frozen=True)
+class Generated:
+    """The tokens of one answer, and the prompt that they answer."""
+
+    ids: tuple[int, ...]
+    at: tuple[int, ...]
+    """The row of the batch in which each token was generated."""
+    logprobs: tuple[float, ...]
+    request: Request
+    row: int
+    """The row of the request."""
+
+
+def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) -> Trace:
+    """What was measured when these tokens were generated. What was not measured is NaN, or of unknown type."""
+    layout, ids = handle.attachment.layout, generated.ids
     generation = handle.attachment.latest
-    records = [] if generation is None or generation.data is None else generation.data.records
+    records = [] if generation is None else generation.state.records
     if records and len(records) < len(ids):
         raise HealError(f"{len(ids)} tokens but only {len(records)} steps were measured")
+    steps = list(zip(records, generated.at, strict=False))
     shape = (len(ids), len(layout.layers), layout.heads)
 
-    def stacked(name: str) -> np.ndarray:
-        if not records:
-            return np.full(shape, np.nan, np.float32)
-        steps = [getattr(r, name)[row].numpy() for r, row in zip(records, at, strict=False)]
-        return np.stack(steps) if steps else np.zeros(shape)
+    def stacked(name: str, dtype: Any, missing: float | int) -> np.ndarray:
+        found = np.full(shape, missing, dtype)
+        for step, (record, row) in enumerate(steps):
+            if name in record.values:
+                found[step] = record.values[name][row].float().cpu().numpy()
+        return found
 
-    scores: dict[str, Any] = {
-        name: stacked(name).astype(np.float32)
-        for name in ("visual", "language", "total", "contribution", "beta", "gamma")
-    }
+    scores: dict[str, Any] = {name: stacked(name, np.float32, np.nan) for name in MEASURED}
     return Trace(
         **scores,
         synergy=scores["total"] - scores["visual"] - scores["language"],
-        types=stacked("types").astype(np.uint8) if records else np.full(shape, HeadType.UNKNOWN, np.uint8),
-        refreshed=np.array([r.refreshed for r in records[: len(ids)]] or [False] * len(ids), dtype=bool),
+        types=stacked("types", np.uint8, HeadType.UNKNOWN),
+        refreshed=np.array([record.refreshed for record in records[: len(ids)]] or [False] * len(ids), dtype=bool),
         token_ids=np.array(ids, dtype=np.int64),
         tokens=pieces(vlm.tokenizer, ids),
         text=vlm.tokenizer.decode(list(ids), skip_special_tokens=True).strip(),
         config={"method": method.name, "model": vlm.name, **method.options(), **handle.runtime.facts()},
         seed=int(getattr(method, "seed", 0)),
         versions=versions(),
+        logprobs=np.array(generated.logprobs, dtype=np.float32),
+        **_prompt(generated.request, generated.row, layout.visual_ids),
+    )
+
+
+def _prompt(request: Request, row: int, visual_ids: frozenset[int]) -> dict[str, Any]:
+    """The fields of a trace that describe the prompt."""
+    source, mask = request.source, request.arguments["attention_mask"][row].bool()
+    ids = request.arguments["input_ids"][row][mask].tolist()
+    images, text = source.images[row], source.texts[row]
+    groups = _placeholders(text, getattr(source.processor, "image_token", None))
+    return {
+        "prompt": text,
+        "messages": request.messages[row],
+        "images": tuple(map(TracedImage.of, images)),
+        "visual_positions": visual_spans([i in visual_ids for i in ids], groups, [i.size for i in images]),
+        "prompt_tokens": len(ids),
+    }
+
+
+def visual_spans(
+    visual: Sequence[bool], placeholders: Sequence[int], sizes: Sequence[tuple[int, int]]
+) -> tuple[VisualSpan, ...]:
+    """Runs of visual tokens, each with its image where that can be told.
+
+    `placeholders`: how many image placeholders stand side by side at each place of the text. `sizes`: of the images.
+    A processor may write several runs for one image, or one run for several images. Images side by side are told
+    apart if they have one size, because they have equally many tokens then.
+    """
+    edges = np.flatnonzero(np.diff(np.array([False, *visual, False], dtype=np.int8))).tolist()
+    runs = list(zip(edges[::2], edges[1::2], strict=True))
+    if len(sizes) == 1:
+        return tuple(VisualSpan(start, stop, 0) for start, stop in runs)
+    if sum(placeholders) != len(sizes) or len(placeholders) != len(runs):
+        return tuple(VisualSpan(start, stop) for start, stop in runs)
+    found: list[VisualSpan] = []
+    first = 0
+    for (start, stop), count in zip(runs, placeholders, strict=True):
+        each, rest = divmod(stop - start, count)
+        if rest or len(set(sizes[first : first + count])) > 1:
+            found.append(VisualSpan(start, stop))
+        else:
+            found += [VisualSpan(start + i * each, start + (i + 1) * each, first + i) for i in range(count)]
+        first += count
+    return tuple(found)
+
+
+def _placeholders(text: str, token: str | None) -> list[int]:
+    """How many image placeholders stand side by side at each place of a text."""
+    return (
+        [len(found.group()) // len(token) for found in re.finditer(f"(?:{re.escape(token)})+", text)] if token else []
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,8 @@ from heal.errors import ConfigError, shortened
 
 LARGEST = 1e15
 """Beyond this no option means anything, and squares and single precision overflow."""
+HIGHEST_LAYER = 9_999
+"""Numbers of layers go up to this: more than any model has, and little enough to be listed."""
 YES = ("true", "yes", "on", "1")
 NO = ("false", "no", "off", "0")
 
@@ -63,6 +66,77 @@ def items(text: str, owner: str, known: Sequence[str] | None = None) -> dict[str
             raise ConfigError(f"{owner}:{key} is given twice: {found[key]!r} and {value!r}")
         found[key] = value
     return found
+
+
+def convert(text: str, hint: Any, where: str) -> Any:
+    """Text to the type of a field: of a union, the first member that fits, None before the others."""
+    if _is_union(hint):
+        for member in sorted(get_args(hint), key=lambda m: m is not NoneType):
+            try:
+                return convert(text, member, where)
+            except ConfigError:
+                continue
+        if (listed := next((m for m in get_args(hint) if get_origin(m) is tuple), None)) is not None:
+            return convert(text, listed, where)  # for its message
+    elif hint is NoneType and text.lower() == "none":
+        return None
+    elif get_origin(hint) is Literal and text in get_args(hint):
+        return text
+    elif hint is bool:
+        return boolean(text, where)
+    elif get_origin(hint) is tuple:
+        return tuple(text.split("+")) if get_args(hint)[0] is str else _ranges(text, where)
+    elif hint is Path and text:
+        return Path(text)
+    elif hint is str and text:
+        return text
+    elif hint is int:
+        return whole(text, where)
+    elif hint is float:
+        return number(text, where)
+    raise ConfigError(f"{where} cannot be {text!r}: write {_wanted(hint)}")
+
+
+def _is_union(hint: Any) -> bool:
+    return isinstance(hint, UnionType) or get_origin(hint) is Union
+
+
+def _wanted(hint: Any) -> str:
+    """What an option takes, in words."""
+    if _is_union(hint):
+        return " or ".join(_wanted(member) for member in get_args(hint))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    words = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
+    return words.get(hint, "a text")
+
+
+def _ranges(text: str, where: str) -> tuple[int, ...]:
+    """`8-23` or `0+4+8-11`."""
+    found: dict[int, None] = {}
+    for part in text.split("+"):
+        first, dash, last = part.partition("-")
+        if not _digits(first) or (dash and not _digits(last)):
+            raise ConfigError(f"{where} cannot be {text!r}: write numbers and ranges as 0+4+8-11")
+        low, high = _layer(first, where), _layer(last or first, where)
+        if high < low:
+            raise ConfigError(f"{where} cannot be {text!r}: {part} ends before it begins")
+        for layer in range(low, high + 1):
+            if layer in found:
+                raise ConfigError(f"{where} names layer {layer} twice")
+            found[layer] = None
+    return tuple(found)
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _layer(text: str, where: str) -> int:
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(HIGHEST_LAYER)):
+        raise ConfigError(f"{where} names layer {digits}: no model has more than {HIGHEST_LAYER + 1} layers")
+    return int(digits)
 
 
 def check_types(configuration: Any) -> None:

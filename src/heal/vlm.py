@@ -1,4 +1,4 @@
-"""A multimodal model with its processor: load it, ask it."""
+"""A multimodal model with its processor: load it and generate answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from heal import prompts as chat
 from heal.checkpoints import check_tokens, load_config, load_model, load_processor
 from heal.engine.decoding import check_seed
 from heal.engine.locks import lock_of
+from heal.engine.source import Source
 from heal.errors import CheckpointError, ConfigError, ImageError, InputWarning, PromptError, first_line
-from heal.generate import MAX_NEW_TOKENS, Answer, Stream, generate
+from heal.generate import MAX_NEW_TOKENS, Answer, generate
 from heal.hub import located
 from heal.images import Picture, open_image
 from heal.methods.base import Method
 from heal.prompts import Messages
+from heal.request import Request
+from heal.streams import Stream
 
 __all__ = ["EMBEDDED", "VLM", "Messages", "Picture", "existing_device", "open_image", "torch_dtype"]
 
@@ -93,7 +96,7 @@ class VLM:
     @classmethod
     def random(cls, seed: int = 0) -> VLM:
         """A tiny LLaVA with random weights, made on the spot. It knows nothing; it is for trying things out."""
-        from heal.tiny import random_llava, random_processor
+        from heal.random_llava import random_llava, random_processor
 
         return cls(random_llava(seed), random_processor(), "random")
 
@@ -125,6 +128,9 @@ class VLM:
         list of such. `seed` fixes sampling without touching the global generator. With num_return_sequences = n
         there are n answers for each prompt, one after the other. A method may be written as on the command line:
         `"heal:interval=5"`. Calls from several threads take turns; `timeout`: the most seconds to wait for one.
+
+        A method with `one_sample` generates the prompts of a list one after the other, each without padding. All
+        prompts are checked first. Each starts from the same `seed`, so it gets the answers that it gets alone.
         """
         method = _as_method(method)
         if seed is not None:
@@ -139,12 +145,12 @@ class VLM:
             return self.stream(images, prompt, method=method, trace=trace, timeout=timeout, **generate_kwargs)
         rows = [(images, prompts)] if single else chat.paired(images, prompts)
         with lock_of(self.model).turn(timeout):
-            inputs = self.inputs([pictures for pictures, _ in rows], [prompt for _, prompt in rows])
-            self._check_length(inputs, generate_kwargs)
-            with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
-                if seed is not None:
-                    torch.manual_seed(seed)
-                answers: list[Answer] = generate(self, inputs, method, trace, **generate_kwargs)
+            answers: list[Answer] = []
+            for request in self._requests(rows, getattr(method, "one_sample", False), generate_kwargs):
+                with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
+                    if seed is not None:
+                        torch.manual_seed(seed)
+                    answers += generate(self, request, method, trace, **generate_kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     def stream(
@@ -157,43 +163,62 @@ class VLM:
         timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Stream:
-        """The answer to one prompt, piece by piece, while it is made."""
+        """The answer to one prompt, piece by piece, while it is generated."""
         with lock_of(self.model).turn(timeout):
-            inputs = self.inputs([images], [prompt])
-            self._check_length(inputs, generate_kwargs)
-        return Stream(self, inputs, _as_method(method), trace, timeout, **generate_kwargs)
+            request = self.request([images], [prompt])
+            self._check_length(request.arguments, generate_kwargs)
+        return Stream(self, request, _as_method(method), trace, timeout, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
-        """What the model takes, for a batch padded on the left."""
-        texts, pictures = [], []
-        for index, (given, prompt) in enumerate(zip(images, prompts, strict=True)):
+        """The arguments of the model for a batch, padded on the left."""
+        return self.request(images, prompts).arguments
+
+    def request(self, images: Sequence[Any], prompts: Sequence[Any], first: int = 0) -> Request:
+        """A batch for the model. `first`: the index of its first prompt, for messages about it."""
+        texts, messages, pictures = [], [], []
+        for index, (given, prompt) in enumerate(zip(images, prompts, strict=True), first):
             own = _own(given, index)
-            pictures.append([open_image(picture, self.max_pixels) for picture in own])
-            texts.append(self._text(prompt, len(own), f"prompt {index}"))
+            pictures.append(tuple(open_image(picture, self.max_pixels) for picture in own))
+            messages.append(self._messages(prompt, len(own), f"prompt {index}"))
+            texts.append(chat.render(self.processor, messages[-1], f"prompt {index}"))
         flat = [p for row in pictures for p in row]
         self._check_world(flat)
-        arguments: dict[str, Any] = {"text": texts, "padding": True, "return_tensors": "pt"}
-        if flat:
-            arguments["images"] = pictures if all(pictures) else flat
-        self.tokenizer.padding_side = "left"
+        source = Source(self.processor, tuple(texts), tuple(pictures))
         try:
-            batch = self.processor(**arguments)
+            batch = source.inputs(source.images)
         except Exception as error:  # each processor has checks of its own
             kind = ImageError if flat else PromptError
             raise kind(f"the processor cannot take the images with the prompts: {first_line(error)}") from error
-        batch = batch.to(self.device)
-        visual = self._visual(batch["input_ids"])
+        arguments = {name: self._placed(value) for name, value in batch.items()}
+        visual = self._visual(arguments["input_ids"])
         if visual is not None and (blind := [i for i, row in enumerate(pictures) if row and not visual[i].any()]):
             raise CheckpointError(
-                f"the image of prompt {blind[0]} has no place in what the model reads: the chat template or the "
-                "processor of the checkpoint leaves it out"
+                f"the image of prompt {first + blind[0]} has no place in what the model reads: the chat template or "
+                "the processor of the checkpoint leaves it out"
             )
-        return {k: v.to(self.model.dtype) if torch.is_floating_point(v) else v for k, v in batch.items()}
+        return Request(arguments, source, tuple(map(chat.without_images, messages)), first)
 
-    def _text(self, prompt: Any, images: int, where: str) -> str:
+    def _requests(self, rows: list[tuple[Any, Any]], one_by_one: bool, options: Mapping[str, Any]) -> list[Request]:
+        """All prompts in one batch, or each in its own."""
+        size = 1 if one_by_one else len(rows)
+        found = []
+        for first in range(0, len(rows), size):
+            images, prompts = zip(*rows[first : first + size], strict=True)
+            request = self.request(images, prompts, first)
+            self._check_length(request.arguments, options, first)
+            found.append(request)
+        return found
+
+    def _placed(self, value: Any) -> Any:
+        """A tensor on the model's device, in its type if it is a floating-point one."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(self.device, self.model.dtype if torch.is_floating_point(value) else None)
+
+    def _messages(self, prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
         messages = chat.as_chat(prompt, images, where)
         chat.check(messages, images, getattr(self.processor, "image_token", None), where)
-        return chat.render(self.processor, messages, where)
+        return messages
 
     def _visual(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Which positions are those of images or videos; None if the model does not say."""
@@ -202,7 +227,7 @@ class VLM:
         tokens = [token for token in known if isinstance(token, int)]
         return torch.isin(ids, torch.tensor(tokens, device=ids.device)) if tokens else None
 
-    def _check_length(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def _check_length(self, inputs: Mapping[str, Any], options: Mapping[str, Any], first: int = 0) -> None:
         """That prompt and answer fit into the positions that the model was trained with."""
         text = self.model.config.get_text_config()
         limit = getattr(text, "max_position_embeddings", None)
@@ -214,8 +239,8 @@ class VLM:
         lengths = words.sum(1)
         if int(lengths.max()) > limit:
             raise PromptError(
-                f"prompt {int(lengths.argmax())} has {int(lengths.max())} tokens of text, but the model has {limit} "
-                "positions: shorten it"
+                f"prompt {first + int(lengths.argmax())} has {int(lengths.max())} tokens of text, but the model has "
+                f"{limit} positions: shorten it"
             )
         if "mrope_section" not in (
             getattr(text, "rope_parameters", None) or {}

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from heal.bench import create
-from heal.bench.catalogue import options_of
-from heal.bench.folder import Folder
-from heal.bench.record import Record
-from heal.bench.task import fingerprint
+from heal.bench.run.folder import Folder
+from heal.bench.run.records import Record
+from heal.bench.tasks.base import fingerprint
+from heal.bench.tasks.catalogue import options_of
 
 TASK = "mini-pope:count=1"
 METHODS = ("plain", "heal")
@@ -35,7 +35,7 @@ def finished(path: Path, said: Callable[[str, str], str | None] = lambda label, 
         "batch_size": 16,
         "max_new_tokens": None,
         "generate": {},
-        "read_once": False,
+        "prefix_cache": False,
     }
     folder = Folder(path)
     with folder.locked():

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from heal.bench.judge import Judge, JudgeOptions
-from heal.bench.judged import Prompt
+from heal.bench.tasks.judge import Judge, JudgeOptions
+from heal.bench.tasks.judged import Prompt
 
 GOOD = {"choices": [{"message": {"content": "Rating: 5"}}]}
 PROMPT = Prompt("Be fair.", "Rate this.")

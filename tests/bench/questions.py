@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from heal.bench.task import File, Number, Sample, Task, ratio
+from heal.bench.tasks.base import File, Number, Sample, Task, ratio
 
 
 @dataclass(frozen=True)

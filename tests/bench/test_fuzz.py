@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heal.bench import chair, create, mme, pope
-from heal.bench.folder import Folder, _sample_line
-from heal.bench.presence import presence
-from heal.bench.summary import Summary, rescore
-from heal.bench.survey import survey
-from heal.bench.task import Task, figures, fingerprint, unit_counts
+from heal.bench import create
+from heal.bench.run.folder import Folder, _sample_line
+from heal.bench.score.summary import Summary, rescore
+from heal.bench.tasks import chair, mme, pope
+from heal.bench.tasks.base import Task, figures, fingerprint, unit_counts
+from heal.bench.tasks.data_folder import survey
+from heal.bench.tasks.image_presence import presence
 from heal.errors import HealError, TraceError
 from heal.methods.equilibrium import Equilibrium
 from heal.trace import Trace

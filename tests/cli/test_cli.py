@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import heal
 from heal import HEAL, VLM
 from heal.architectures import ARCHITECTURES
-from heal.bench import tasks
+from heal.bench import available_tasks
 from heal.cli import app as application
 from heal.errors import ConfigError
 from heal.speed import Shape, Speed
@@ -121,6 +121,15 @@ def test_trace_is_saved(picture: str, tmp_path: Path) -> None:
     assert trace.config["method"] == "heal"
 
 
+def test_trace_of_another_method_is_saved(picture: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    found = strict(run(picture, "--json", "--method", "vcd", "--trace", str(path)).stdout)
+    trace = heal.Trace.load(path)
+    assert trace.token_ids.tolist() == found["answer"]["token_ids"]
+    assert trace.logprobs.tolist() == pytest.approx(found["answer"]["logprobs"], rel=1e-6)
+    assert trace.config["method"] == "vcd"
+
+
 def test_beams(picture: str) -> None:
     expected = VLM.random().generate(picture, PROMPT, method=HEAL(), max_new_tokens=NEW, num_beams=3)
     found = strict(run(picture, "--json", "--num-beams", "3").stdout)
@@ -216,7 +225,7 @@ def test_list_options() -> None:
 def test_list_options_of_tasks() -> None:
     found = strict(cli("list", "tasks", "--options", "--json").stdout)["tasks"]
     for entry in found:
-        names = [f.name for f in fields(tasks()[entry["name"]]) if f.name != "data"]
+        names = [f.name for f in fields(available_tasks()[entry["name"]]) if f.name != "data"]
         assert [o["name"] for o in entry["options"]] == names
         assert all(o["doc"] for o in entry["options"])
     (pope,) = (entry for entry in found if entry["name"] == "mini-pope")

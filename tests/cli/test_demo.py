@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from heal.cli import app as application
 from heal.cli import demo
 from heal.errors import ConfigError
-from heal.experiments.objects import ObjectToken
 from heal.generate import Answer
+from heal.studies.objects import ObjectToken
 from heal.world import World
 
 

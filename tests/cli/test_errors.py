@@ -98,7 +98,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("heal.cli.lists._models", fail)
+    monkeypatch.setattr("heal.cli.listing._models", fail)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_warning_is_one_short_line(heal_: Heal, monkeypatch) -> None:
         warnings.warn("\x1b[2J\n" + "z" * 200_000, HealWarning, stacklevel=1)
         return []
 
-    monkeypatch.setattr("heal.cli.lists._models", warn)
+    monkeypatch.setattr("heal.cli.listing._models", warn)
     code, _, err = heal_("list", "models")
     assert code == 0
     assert err.startswith("heal: warning: \\x1b[2J zzz")
@@ -165,8 +165,8 @@ def test_parts_none_measures_nothing(heal_: Heal, monkeypatch, tmp_path: Path) -
     def measure(*_: Any, **__: Any) -> None:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr("heal.bench.runner.run", measure)
-    monkeypatch.setattr("heal.report.embedded.premise", measure)
+    monkeypatch.setattr("heal.bench.run.runner.run", measure)
+    monkeypatch.setattr("heal.report.document.premise", measure)
     code, _, err = heal_("report", "--parts", "none", "--to", "results.md")
     assert code == 2
     assert "nothing has been measured yet" in err

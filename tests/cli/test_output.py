@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from heal.bench.bootstrap import Interval
-from heal.bench.summary import Row, Summary
+from heal.bench.score.bootstrap import Interval
+from heal.bench.score.summary import Row, Summary
 from heal.cli.output import Format, Table, chosen_format, drawn, emit, emit_csv, markdown, note, say, show
 from heal.cli.summary import print_summary
 from heal.errors import ConfigError
-from heal.experiments.comparison import Line
-from heal.experiments.comparison import markdown as comparison_markdown
+from heal.studies.comparison import Line
+from heal.studies.comparison import markdown as comparison_markdown
 
 EVIL = "[red]x[/] \x1b[2J | <b>y</b>\nz"
 SPLITS = ("random", "popular", "adversarial")

@@ -41,7 +41,7 @@ def left_clean(model: hf.PreTrainedModel, batch: dict[str, Tensor]) -> Iterator[
 
 
 def own_methods(cache: Cache) -> set[str]:
-    return set(vars(cache)) & set(caches.ROW_CHANGES)
+    return set(vars(cache)) & {*caches.ROW_CHANGES, "crop"}
 
 
 @contextmanager

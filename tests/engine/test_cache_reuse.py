@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from heal.engine import caches
-from heal.errors import HealWarning
+from heal.errors import HealWarning, UnsupportedError
 from heal.methods import HEAL, Fired
 from tests import zoo
 from tests.engine.clean import left_clean, own_methods, refused
@@ -28,22 +28,31 @@ def test_cache_filled_outside_is_refused(model, batch) -> None:
     assert own_methods(cache) == set()
 
 
-def test_cache_cropped_outside_is_refused(model, batch) -> None:
+def test_layers_cropped_one_by_one_are_refused(model, batch) -> None:
     cache = DynamicCache(config=model.config.get_text_config())
     with METHOD.attach(model):
         sequences = model.generate(**batch, max_new_tokens=3, past_key_values=cache)
-        cache.crop(-1)
-        with refused(model, "filled or cropped outside"):
+        for layer in cache.layers:
+            layer.crop(-1)
+        with refused(model, "filled outside"):
             model.generate(sequences, past_key_values=cache, max_new_tokens=2)
+
+
+def test_a_prompt_cannot_be_cropped(model, batch) -> None:
+    cache = DynamicCache(config=model.config.get_text_config())
+    with METHOD.attach(model):
+        model.generate(**batch, max_new_tokens=3, past_key_values=cache)
+        with pytest.raises(UnsupportedError, match="only 2 tokens were generated"):
+            cache.crop(-3)
 
 
 @dataclass(frozen=True)
 class Talk:
-    """Two turns over one cache: what was said, and the owners of all cached positions."""
+    """Two turns over one cache: what was said, and the groups of all cached positions."""
 
     turns: tuple[Said, Said]
     fired: tuple[Fired, ...]
-    owners: Tensor | None
+    groups: Tensor | None
 
 
 def talk(model: hf.PreTrainedModel, rows: list[Row], method: HEAL | None) -> Talk:
@@ -60,8 +69,8 @@ def talk(model: hf.PreTrainedModel, rows: list[Row], method: HEAL | None) -> Tal
         turn = {"input_ids": ids, "attention_mask": mask}
         second = say(model, turn, past_key_values=cache)
         fired += [handle.fired] if handle else []
-        owners = handle.attachment.latest._owners if handle else None
-    return Talk((first, second), tuple(fired), owners)
+        groups = handle.attachment.latest.groups if handle else None
+    return Talk((first, second), tuple(fired), groups)
 
 
 def test_second_turn_goes_on_with_the_cache(model) -> None:
@@ -73,7 +82,7 @@ def test_second_turn_goes_on_with_the_cache(model) -> None:
     images = zoo.visual_mask(model, zoo.inputs(model, row)["input_ids"])
     length = images.shape[1] + NEW + 3 + NEW - 1
     expected = torch.nn.functional.pad(images, (0, length - images.shape[1]))
-    assert torch.equal(with_method.owners == 0, expected)
+    assert torch.equal(with_method.groups == 0, expected)
     assert with_method.turns[1] != plain.turns[1]
 
 
@@ -92,7 +101,7 @@ def test_second_turn_without_effect_is_the_plain_one(model, rows: list[Row]) -> 
 def test_second_turn_has_no_sink_of_its_own(model) -> None:
     """The first position of the conversation is a sink; the first of a later turn is a word like others."""
     found = talk(model, ROWS[:1], HEAL(sinks="neutral"))
-    assert (found.owners[0] == 2).nonzero().flatten().tolist() == [0]
+    assert (found.groups[0] == 2).nonzero().flatten().tolist() == [0]
 
 
 def test_static_cache_used_again(model, batch) -> None:
@@ -126,13 +135,13 @@ def test_embeddings_in_the_place_of_tokens(model) -> None:
     rest = {k: v for k, v in batch.items() if k != "input_ids"}
     with METHOD.attach(model) as handle:
         said = say(model, {"inputs_embeds": embeds, **rest})
-        owners = handle.attachment.latest._owners[:, : embeds.shape[1]]
-    assert torch.equal(owners == 0, zoo.visual_mask(model, batch["input_ids"]))
+        groups = handle.attachment.latest.groups[:, : embeds.shape[1]]
+    assert torch.equal(groups == 0, zoo.visual_mask(model, batch["input_ids"]))
     assert said == healed(model, batch)
 
 
 def filled(cache: Cache, rows: int) -> Cache:
-    states = torch.arange(float(rows)).view(rows, 1, 1, 1).expand(rows, 1, 2, 2)
+    states = torch.arange(float(rows)).view(rows, 1, 1, 1).expand(rows, 1, 3, 2)
     for layer in range(2):
         cache.update(states, states, layer)
     return cache
@@ -148,14 +157,17 @@ def filled(cache: Cache, rows: int) -> Cache:
     ],
 )
 def test_rows_are_followed(change: Callable[[Cache], None], expected: list[int]) -> None:
-    cache, told = filled(DynamicCache(), 3), []
-    caches.follow(cache, told.append)
-    assert own_methods(cache) == set(caches.ROW_CHANGES)
+    cache, told, cropped = filled(DynamicCache(), 3), [], []
+    caches.follow(cache, told.append, cropped.append)
+    assert own_methods(cache) == {*caches.ROW_CHANGES, "crop"}
     change(cache)
+    cache.crop(-1)
     assert told == [expected]
     assert cache.layers[1].keys[:, 0, 0, 0].tolist() == expected
     caches.unfollow(cache)
     assert own_methods(cache) == set()
     cache.reorder_cache(torch.tensor([0]))
+    cache.crop(-1)
     assert told == [expected]
+    assert cropped == [1]
     assert cache.layers[0].keys.shape[0] == 1

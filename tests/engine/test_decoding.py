@@ -6,7 +6,7 @@ import pytest
 from transformers import GenerationConfig
 
 from heal.bench import create
-from heal.bench.runner import Settings
+from heal.bench.run.runner import Settings
 from heal.engine.decoding import OPTIONS, check_options, parse_options
 from heal.errors import ConfigError
 

@@ -109,44 +109,33 @@ class Claims(Runtime):
 
     neutral: ClassVar[Mapping[str, float]] = {"size": 0.0}
 
-    def after(self, generation: Generation) -> None:
+    def after_pass(self, generation: Generation) -> None:
         generation.tally.add(torch.ones(generation.rows, 1))
-
-
-class NeverCalled(Claims):
-    """Overrides a callback that the engine does not call for it."""
-
-    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
-        return outputs * 2
 
 
 class Undone(Claims):
     """A new tensor with the same values."""
 
-    changes_heads = True
-
-    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+    def head_outputs(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
         return outputs.clone()
 
 
 class Shifted(Claims):
     """A constant on all scores: no distribution is another."""
 
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return logits + 3.0
 
 
 class Normalised(Claims):
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return logits.log_softmax(-1)
 
 
 class OneHead(Runtime):
     """Really changes head 3 of layer 1."""
 
-    changes_heads = True
-
-    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+    def head_outputs(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
         if layer != 1:
             return outputs
         changed = outputs.clone()
@@ -157,7 +146,7 @@ class OneHead(Runtime):
 class Sharper(Runtime):
     """Another temperature: other probabilities; with one beam that goes on, the same ranking."""
 
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return 1.01 * logits
 
 
@@ -171,13 +160,13 @@ class Own(Method):
         return self.own()
 
 
-@pytest.mark.parametrize("own", [Claims, NeverCalled, Undone, Shifted, Normalised], ids=lambda own: own.__name__)
+@pytest.mark.parametrize("own", [Claims, Undone, Shifted, Normalised], ids=lambda own: own.__name__)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_what_changes_nothing_counts_as_nothing(model, batch, own: type[Runtime], beams: int) -> None:
     plain = model.generate(**batch, max_new_tokens=NEW, num_beams=beams)
     with pytest.warns(HealWarning, match="nothing was changed"), Own(own).attach(model) as handle:
         assert torch.equal(model.generate(**batch, max_new_tokens=NEW, num_beams=beams), plain)
-    assert handle.fired == Fired(reason="the method gave back what the plain model has")
+    assert handle.fired == Fired(reason="the method returned what the plain model computes")
     assert not handle.row([0] * NEW)
 
 
@@ -203,7 +192,7 @@ def test_beam_scores_are_those_of_transformers(model, batch, monkeypatch) -> Non
     choose = model._get_top_k_continuations
 
     class Keeps(Runtime):
-        def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+        def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
             assert generation.beams is not None
             generation.beams.reranked(logits, logits)
             ours.append((generation.beams.scores[:, None] + logits.log_softmax(-1)).view(len(ROWS), -1))
@@ -227,6 +216,6 @@ def test_heal_counts_by_comparing(model, batch) -> None:
     """The factors of heads and the outputs that they change tell the same, head by head."""
     with HEAL(alpha=0.3, interval=2).attach(model, trace=True) as handle:
         say(model, batch)
-    records = handle.attachment.latest.data.records
-    factors = sum(int(((r.beta.nan_to_num(1) != 1) | (r.gamma.nan_to_num(1) != 1)).sum()) for r in records)
+    records = [record.values for record in handle.attachment.latest.state.records]
+    factors = sum(int(((r["beta"].nan_to_num(1) != 1) | (r["gamma"].nan_to_num(1) != 1)).sum()) for r in records)
     assert handle.fired.changes == factors > 0

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Regions
 from heal.engine.generation import Generation
-from heal.engine.position_groups import first_positions, owners_of
+from heal.engine.position_groups import first_positions, groups_of
+from heal.engine.state import State
 
 CPU = torch.device("cpu")
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -20,8 +21,8 @@ def owners(*rows: str) -> Tensor:
     return torch.tensor([[NAMES[c] for c in row] for row in rows])
 
 
-def prompted(*rows: str, sets: int = 2) -> Generation:
-    generation = Generation(sets)
+def prompted(*rows: str, groups: int = 2) -> Generation:
+    generation = Generation(groups)
     generation.read_prompt(owners(*rows))
     return generation
 
@@ -45,10 +46,11 @@ def letters(generation: Generation, mask: Tensor | None = None, positions: int =
     return pattern(generation.regions(kind, mask, positions or generation.length, CPU))
 
 
-class Rows:
+class Rows(State):
     """State of a method that writes down which rows it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[list[int]] = []
 
     def select(self, rows: list[int]) -> None:
@@ -87,12 +89,12 @@ def test_image_may_come_in_a_later_turn() -> None:
     assert generation.visual
 
 
-@pytest.mark.parametrize("sets", [2, 3])
-def test_last_owners(sets: int) -> None:
-    generation = prompted("LV", "VL", sets=sets)
-    assert generation.last_owners.tolist() == [[True, False, False][:sets], [False, True, False][:sets]]
-    generation.read_token([LANGUAGE, sets - 1])
-    assert generation.last_owners.int().argmax(1).tolist() == [LANGUAGE, sets - 1]
+@pytest.mark.parametrize("groups", [2, 3])
+def test_last_groups(groups: int) -> None:
+    generation = prompted("LV", "VL", groups=groups)
+    assert generation.last_groups.tolist() == [[True, False, False][:groups], [False, True, False][:groups]]
+    generation.read_token([LANGUAGE, groups - 1])
+    assert generation.last_groups.int().argmax(1).tolist() == [LANGUAGE, groups - 1]
 
 
 # ── regions ───────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +134,7 @@ def test_layers_of_a_kind_share_their_regions() -> None:
 
 
 def test_growing_cache_extends_what_is_known() -> None:
-    generation = prompted("LLVL", "LVVL", sets=3)
+    generation = prompted("LLVL", "LVVL", groups=3)
     letters(generation, seen("..xx", "xxxx"))
     for new, expected in (
         ([LANGUAGE, LANGUAGE], ["..VLL", "LVVLL"]),
@@ -187,7 +189,7 @@ def test_window_that_is_not_full_yet_grows() -> None:
 def test_rows_move_together(rows: list[int]) -> None:
     prompts = ("LVL", "LLV")
     generation = prompted(*prompts)
-    generation.data = state = Rows()
+    generation.state = state = Rows()
     mask = seen("xxx", ".xx")
     before = letters(generation, mask)
     generation.select(rows)
@@ -218,13 +220,13 @@ def told(found: Tensor) -> list[str]:
 
 def test_sinks_are_language_unless_given() -> None:
     visual, special = bits("..vv.", "...v."), bits("s....", "s...s")
-    assert told(owners_of(visual)) == ["LLVVL", "LLLVL"]
-    assert told(owners_of(visual, special)) == ["NLVVL", "NLLVN"]
+    assert told(groups_of(visual)) == ["LLVVL", "LLLVL"]
+    assert told(groups_of(visual, special)) == ["NLVVL", "NLLVN"]
 
 
 def test_first_position_is_a_sink_even_if_it_is_an_ordinary_word() -> None:
     visual = bits("..v.")
-    assert told(owners_of(visual, bits("...."), first_positions(visual, None))) == ["NLVL"]
+    assert told(groups_of(visual, bits("...."), first_positions(visual, None))) == ["NLVL"]
 
 
 def masks(present: Tensor) -> list[Any]:
@@ -237,10 +239,10 @@ def masks(present: Tensor) -> list[Any]:
 @pytest.mark.parametrize("kind", range(4))
 def test_first_position_is_behind_the_padding(kind: int) -> None:
     visual, present = bits("...v.", "..vv."), bits("..xxx", "xxxxx")
-    assert told(owners_of(visual, None, first_positions(visual, masks(present)[kind]))) == ["LLNVL", "NLVVL"]
+    assert told(groups_of(visual, None, first_positions(visual, masks(present)[kind]))) == ["LLNVL", "NLVVL"]
 
 
 def test_visual_position_is_never_a_sink() -> None:
     visual = bits("vv..")
-    assert told(owners_of(visual, bits("s..."), first_positions(visual, None))) == ["VVLL"]
-    assert told(owners_of(bits("..vv."), bits(".sss."))) == ["LNVVL"]
+    assert told(groups_of(visual, bits("s..."), first_positions(visual, None))) == ["VVLL"]
+    assert told(groups_of(bits("..vv."), bits(".sss."))) == ["LNVVL"]

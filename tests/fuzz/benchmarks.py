@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heal.bench import catalogue, chair, mme, pope
-from heal.bench.judged import JudgedTask
-from heal.bench.survey import survey
-from heal.bench.task import Sample, Task, figures, unit_counts
+from heal.bench.tasks import catalogue, chair, mme, pope
+from heal.bench.tasks.base import Sample, Task, figures, unit_counts
+from heal.bench.tasks.data_folder import survey
+from heal.bench.tasks.judged import JudgedTask
 from heal.errors import HealError
-from heal.experiments.own_mix import labelled_files
-from heal.plain import plain
+from heal.json_values import json_values
+from heal.studies.own_mix import labelled_files
 from tests.fuzz import odd
 from tests.fuzz.odd import Mutated
 from tests.fuzz.oracle import Draw, check
@@ -136,7 +136,7 @@ def write(files: Mapping[str, File], folder: Path) -> None:
 
 
 def _known(sample: Sample) -> str:
-    return json.dumps([sample.id, sample.unit, sample.prompt, plain(dict(sample.truth))], sort_keys=True)
+    return json.dumps([sample.id, sample.unit, sample.prompt, json_values(dict(sample.truth))], sort_keys=True)
 
 
 def data(draw: Draw) -> None:
@@ -174,7 +174,7 @@ def check_survey(folder: Path) -> None:
         found = survey(folder)
     except HealError:
         return
-    json.dumps(plain([f.__dict__ for f in found]), allow_nan=False)
+    json.dumps(json_values([f.__dict__ for f in found]), allow_nan=False)
 
 
 def _check_samples(samples: Any) -> None:
@@ -251,7 +251,7 @@ def scored_files(draw: Draw) -> None:
     draw.show(f"heal score {name}, {changed}: {mutated.how}")
     found = score(draw.place)
     in_range(found, before["n"])
-    json.dumps(plain(found), allow_nan=False)
+    json.dumps(json_values(found), allow_nan=False)
     nothing = re.search(r"(caption|text) became ' ?'$", mutated.how)  # a model may answer nothing
     if mutated.change == "structure" and not nothing:
         check(repr(found) == repr(before), f"{changed}: accepted, with other figures")

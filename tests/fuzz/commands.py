@@ -225,7 +225,7 @@ def evaluations(draw: Draw) -> None:
         "--max-new-tokens",
         "2",
     ]
-    given += ["--method", method, *["--json"] * draw.often(0.5), *["--read-once"] * draw.often(0.3)]
+    given += ["--method", method, *["--json"] * draw.often(0.5), *["--prefix-cache"] * draw.often(0.3)]
     for _ in range(draw.choice((0, 1, 1, 2))):
         given += ["--generate", strings.generate_text(draw)]
     draw.show("heal " + " ".join(map(repr, given)))

@@ -11,11 +11,11 @@ from unittest import mock
 
 import httpx
 
-from heal.bench import judge as judging
-from heal.bench.judge import Judge, JudgeOptions
-from heal.bench.judged import Prompt
-from heal.bench.llava_bench import scores
-from heal.bench.mmhal import rating
+from heal.bench.tasks import judge as judging
+from heal.bench.tasks.judge import Judge, JudgeOptions
+from heal.bench.tasks.judged import Prompt
+from heal.bench.tasks.llava_bench import scores
+from heal.bench.tasks.mmhal import rating
 from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, check, is_amount
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, features
 
-from heal.bench.task import File
+from heal.bench.tasks.base import File
 from heal.vlm import open_image
 from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, Nonsense, check

@@ -17,11 +17,11 @@ import numpy as np
 
 from heal import HEAL, VLM
 from heal.bench import create
-from heal.bench.plan import Settings
-from heal.bench.runner import run
-from heal.bench.summary import Summary, rescore
+from heal.bench.run.plan import Settings
+from heal.bench.run.runner import run
+from heal.bench.score.summary import Summary, rescore
+from heal.json_values import json_values
 from heal.methods.equilibrium import Equilibrium
-from heal.plain import plain
 from heal.trace import Trace
 from tests.fuzz import odd
 from tests.fuzz.benchmarks import in_range
@@ -58,7 +58,7 @@ def rows_before() -> str:
 
 
 def _told(summary: Summary) -> str:
-    return json.dumps(plain(summary.scores()), sort_keys=True)
+    return json.dumps(json_values(summary.scores()), sort_keys=True)
 
 
 def runs(draw: Draw) -> None:
@@ -85,7 +85,7 @@ def runs(draw: Draw) -> None:
             check(math.isnan(figure.low) or figure.low <= figure.high, "an interval that ends before it begins")
         known = is_amount(row.seconds) and is_amount(row.memory)
         check(known or not row.answered, f"{row.seconds!r} s and {row.memory!r} bytes")
-    json.dumps(plain(summary.scores()), allow_nan=False)
+    json.dumps(json_values(summary.scores()), allow_nan=False)
     fewer = re.fullmatch(r"configuration/methods/[^/]* deleted", mutated.how)
     if mutated.change == "structure" and not (summary.missing or summary.failed or fewer):
         check(_told(summary) == rows_before(), f"{name}: accepted, with other figures")

@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from heal.bench import catalogue
-from heal.bench.naming import method_name, methods_from, task_name, tasks_from
-from heal.bench.plan import Settings
+from heal.bench.run.names import method_name, methods_from, task_name, tasks_from
+from heal.bench.run.plan import Settings
+from heal.bench.tasks import catalogue
 from heal.engine.decoding import parse_options
+from heal.json_values import json_values
 from heal.methods import available, create, parse
-from heal.plain import plain
 from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, check
 
@@ -81,7 +81,7 @@ def method_text(draw: Draw) -> str:
 
 
 def task_text(draw: Draw) -> str:
-    return named(draw, dict(catalogue.tasks()))
+    return named(draw, dict(catalogue.available_tasks()))
 
 
 def generate_text(draw: Draw) -> str:
@@ -118,7 +118,7 @@ def methods(draw: Draw) -> None:
     method = parse(text)
     name = method_name(method)
     check(parse(name) == method, f"the name {name!r} is read as another method")
-    options = json.loads(json.dumps(plain(method.options()), allow_nan=False))
+    options = json.loads(json.dumps(json_values(method.options()), allow_nan=False))
     check(isinstance(options, dict), "options are no JSON object")
     check("nan" not in name.lower().replace("profile=", ""), f"NaN was accepted: {name[:80]}")
     check(len(name) < 100_000, "a name of more than 100,000 characters")
@@ -139,13 +139,13 @@ def tasks(draw: Draw) -> None:
     again = tasks_from(list(found), data)
     check(again == found, f"the name {next(iter(found))[:80]!r} is read as another task")
     for task in found.values():
-        json.dumps(plain(dict(catalogue.options_of(task))), allow_nan=False)
+        json.dumps(json_values(dict(catalogue.options_of(task))), allow_nan=False)
         check(task.max_new_tokens > 0, "a task without tokens")
 
 
 def constructors(draw: Draw) -> None:
     """Methods, tasks and settings made in Python with values of the wrong sort."""
-    kinds: dict[str, type] = {**available(), **catalogue.tasks()}
+    kinds: dict[str, type] = {**available(), **catalogue.available_tasks()}
     name = draw.choice([*kinds, "settings", "settings"])
     if name == "settings":
         wrong = {draw.choice([f.name for f in fields(Settings)]): odd.value(draw) for _ in range(draw.randint(1, 2))}
@@ -171,12 +171,12 @@ def generating(draw: Draw) -> None:
     found = parse_options(texts)
     settings = Settings(generate=found)
     check("" not in settings.generate, "an option without a name")
-    json.dumps(plain(dict(settings.generate)), allow_nan=False)
+    json.dumps(json_values(dict(settings.generate)), allow_nan=False)
 
 
 def data_folders(draw: Draw) -> None:
     """Tasks whose data folder is anything but one."""
-    name = draw.choice([n for n in catalogue.tasks() if catalogue.needs_data(n)])
+    name = draw.choice([n for n in catalogue.available_tasks() if catalogue.needs_data(n)])
     folder = odd.path_to_read(draw)
     draw.show(f"create({name!r}, {folder!r}).samples()")
     catalogue.create(name, Path(folder)).samples()

@@ -47,7 +47,7 @@ class Run:
 
     def stacked(self, name: str) -> Tensor:
         """A field of the records [rows, steps, layers, heads]."""
-        return torch.stack([getattr(record, name) for record in self.records], 1)
+        return torch.stack([record.values[name] for record in self.records], 1)
 
 
 def build(name: str) -> PreTrainedModel:
@@ -80,9 +80,9 @@ def generate(
         warnings.simplefilter("ignore", HealWarning)  # a row of text alone is often one of those compared
         with method.attach(model, trace=trace) as handle:
             output = model.generate(**batch, **options)
-    state = handle.attachment.latest.data
+    state = handle.attachment.latest.state
     rows = tuple(handle.row([row] * new) for row in range(output.logits[0].shape[0]))
-    return _run(output, new, tuple(getattr(state, "records", ())), handle.fired, rows)
+    return _run(output, new, tuple(state.records), handle.fired, rows)
 
 
 def _run(output: Any, new: int, *told: Any) -> Run:

@@ -32,7 +32,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Attended]:
 
         return watch
 
-    for name in ("observe", "attend"):
+    for name in ("_observe", "_attend"):
         monkeypatch.setattr(HealRuntime, name, watching(getattr(HealRuntime, name)))
     return seen
 

@@ -16,6 +16,7 @@ from heal.methods import HEAL, Method, available, base, create, parse
 from heal.methods.heal import PRESETS, preset
 from heal.methods.options import options_of
 from tests import zoo
+from tests.laws.conftest import ROWS, generate, inputs_of
 
 CHOICES = {
     "drift": ("both", "language"),
@@ -83,8 +84,9 @@ def test_layers_beyond_the_model_are_refused(layers: tuple[int, ...]) -> None:
     last = max(layers)
     with pytest.raises(ConfigError, match=rf"layers names layer {last}, but the model has 3 \(0 to 2\)"):
         HEAL(layers=layers).runtime(layout, trace=False)
-    taking = HEAL(layers=(2,)).runtime(layout, trace=False)
-    assert [taking.takes_part(i) for i in range(3)] == [False, False, True]
+    run = generate(zoo.build("llava"), inputs_of("llava", ROWS), HEAL(layers=(2,)), new=2)
+    measured = run.stacked("visual")[0].isfinite().any(-1).any(0)
+    assert measured.tolist() == [False, False, True]
 
 
 # ── values ────────────────────────────────────────────────────────────────────────────────────────────

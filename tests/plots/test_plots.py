@@ -7,14 +7,14 @@ from PIL import Image
 
 from heal import VLM
 from heal.analysis.taxonomy import HeadType
-from heal.bench.bootstrap import Interval
+from heal.bench.score.bootstrap import Interval
 from heal.errors import ConfigError
-from heal.experiments.comparison import Line
 from heal.plots import head_map, mix_over_tokens, save
 from heal.plots.cost import Point, panels, quality_against_cost
 from heal.plots.heads import COLOURS
 from heal.plots.mix import WRONG, Marked, as_marked
 from heal.plots.trade import curves, trade_off
+from heal.studies.comparison import Line
 
 
 def test_every_cell_of_the_map_has_the_colour_of_its_type():

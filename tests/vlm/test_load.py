@@ -9,8 +9,8 @@ import pytest
 
 from heal import VLM
 from heal.errors import HealWarning
-from heal.generate import Stream
 from heal.methods import parse
+from heal.streams import Stream
 from tests.vlm.asking import PICTURES, PROMPTS
 
 METHODS = (

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from heal import HEAL, VLM
-from heal.bench.plan import Settings
-from heal.bench.runner import run
+from heal.bench.run.plan import Settings
+from heal.bench.run.runner import run
 from heal.errors import ConfigError, HealError, InputWarning, PromptError, first_line, shortened
 from heal.world import World
 from heal.world.likeness import unlike_scenes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heal import HEAL, VLM
 from heal.errors import ClosedError, ConfigError
-from heal.generate import Stream
+from heal.streams import Stream
 from tests.vlm.asking import METHOD, NEW, PICTURES, PROMPTS, ask, assert_alike
 
 
@@ -117,8 +117,8 @@ def test_a_stream_that_nobody_holds_is_closed(vlm: VLM) -> None:
 def test_a_stream_that_waits_for_the_model_can_be_closed(vlm: VLM) -> None:
     with METHOD.attach(vlm.model), ThreadPoolExecutor() as pool:
         first = endless(vlm)
-        inputs = vlm.inputs([PICTURES[0]], [PROMPTS[0]])
-        waiting = pool.submit(Stream, vlm, inputs, None, False).result(60)
+        request = vlm.request([PICTURES[0]], [PROMPTS[0]])
+        waiting = pool.submit(Stream, vlm, request, None, False).result(60)
         waiting.close()
         with pytest.raises(ClosedError, match="closed before its first token"):
             _ = waiting.answer

@@ -32,14 +32,14 @@ def test_trace_holds_what_was_measured(vlm: VLM, beams: int) -> None:
     inputs = vlm.inputs(PICTURES[:2], PROMPTS[:2])
     with METHOD.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
         out = vlm.model.generate(**inputs, max_new_tokens=NEW, num_beams=beams, return_dict_in_generate=True)
-    records = handle.attachment.latest.data.records
+    records = handle.attachment.latest.state.records
     for row, answer in enumerate(answers):
         trace = answer.trace
         at = out.beam_indices[row].tolist() if beams > 1 else [row] * NEW
         assert list(answer.token_ids) == out.sequences[row, -NEW:].tolist() == trace.token_ids.tolist()
         assert (trace.steps, trace.layers, trace.heads) == (NEW, 6, 8)
         for name in ("visual", "language", "total", "contribution", "beta", "gamma", "types"):
-            expected = np.stack([getattr(records[t], name)[at[t]].numpy() for t in range(NEW)])
+            expected = np.stack([records[t].values[name][at[t]].numpy() for t in range(NEW)])
             assert np.array_equal(getattr(trace, name), expected, equal_nan=name != "types")
     if beams > 1:
         assert {r for row in out.beam_indices.tolist() for r in row} - {0, 3}

@@ -1,6 +1,6 @@
 """Benchmarks: what is asked, how an answer is read, and what a set of answers is worth."""
 
-from heal.bench.catalogue import create, tasks
-from heal.bench.task import Sample, Task
+from heal.bench.tasks.base import Sample, Task
+from heal.bench.tasks.catalogue import available_tasks, create
 
-__all__ = ["Sample", "Task", "create", "tasks"]
+__all__ = ["Sample", "Task", "available_tasks", "create"]

@@ -15,11 +15,12 @@ import typer
 import heal
 from heal.cli.analyze import analyze
 from heal.cli.calibrate import calibrate
+from heal.cli.check_method import check_method
 from heal.cli.compare import compare
 from heal.cli.data import app as data
 from heal.cli.evaluate import evaluate
-from heal.cli.lists import lists
-from heal.cli.repeated import refuse_repeated
+from heal.cli.listing import lists
+from heal.cli.repeated_options import refuse_repeated
 from heal.cli.report import report
 from heal.cli.run import run
 from heal.cli.score import app as score
@@ -75,6 +76,7 @@ for _command, _name in (
     (run, "run"),
     (analyze, "analyze"),
     (calibrate, "calibrate"),
+    (check_method, "check-method"),
     (compare, "compare"),
     (report, "report"),
     (speed, "speed"),

@@ -28,7 +28,7 @@ from heal.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heal.experiments.objects import Find, Labelled
+    from heal.studies.objects import Find, Labelled
 
 
 def calibrate(
@@ -52,9 +52,9 @@ def calibrate(
     allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Measure the mix of every head where the model is right, for heal:alpha=auto and heal:alpha=profile."""
-    from heal.experiments.own_mix import own_equilibrium
     from heal.methods import HEAL, parse
     from heal.methods.equilibrium import FEWEST
+    from heal.studies.own_mix import own_equilibrium
 
     output = chosen_format(form, as_json)
     check_place(out, "the equilibrium", folder=False)
@@ -107,7 +107,7 @@ def calibrate(
 
 def _source(pictures: Path | None, limit: int) -> tuple[Sequence[Labelled], Find, str]:
     if pictures is not None:
-        from heal.experiments.own_mix import coco_finder, labelled_files
+        from heal.studies.own_mix import coco_finder, labelled_files
 
         return labelled_files(pictures)[:limit], coco_finder(), pictures.name
     from heal.world import World

@@ -52,10 +52,10 @@ MethodText = Annotated[
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="Equilibrium of HEAL, in (0, 1). Default: the family's preset.")]
-ReadOnce = Annotated[
+PrefixCache = Annotated[
     bool,
     typer.Option(
-        "--read-once",
+        "--prefix-cache",
         help="Read each prompt once for all methods: the same answers but for rounding, in a fraction of the time "
         "where they are short; what is kept counts in the memory of every method.",
     ),

@@ -16,7 +16,7 @@ from heal.cli.common import (
     Dtype,
     Model,
     OldImages,
-    ReadOnce,
+    PrefixCache,
     Seed,
     check_place,
     load,
@@ -25,7 +25,7 @@ from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, 
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from heal.experiments.comparison import Line
+    from heal.studies.comparison import Line
 
 KNOWN = ("pope", "chair", "mme")
 
@@ -50,7 +50,7 @@ def compare(
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
     seed: Seed = 0,
     batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Samples answered at once.")] = 32,
-    read_once: ReadOnce = False,
+    prefix_cache: PrefixCache = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
     form: FormatOption = None,
     as_json: AsJson = False,
@@ -62,12 +62,12 @@ def compare(
     """Quality, Recall, Length, yes-ratio, time and memory of methods on the same samples with the same decoding."""
     output = chosen_format(form, as_json)
     check_place(out, "the run", folder=True)
-    from heal.bench.naming import methods_from, tasks_from
-    from heal.bench.plan import chosen as asked
-    from heal.bench.presence import with_images
-    from heal.bench.runner import Settings, run
+    from heal.bench.run.names import methods_from, tasks_from
+    from heal.bench.run.plan import chosen as asked
+    from heal.bench.run.runner import Settings, run
+    from heal.bench.tasks.image_presence import with_images
     from heal.cli.evaluate import bar
-    from heal.experiments.comparison import cells, csv_rows, lines, markdown, published
+    from heal.studies.comparison import cells, csv_rows, lines, markdown, published
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if unknown := [name for name in names if name not in KNOWN]:
@@ -75,7 +75,7 @@ def compare(
     options = f"count={count},distribution={distribution},split={split}"
     texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
     chosen = published() if methods == "all" else methods_from([methods])
-    settings, made = Settings(limit, seed, batch_size, read_once=read_once), tasks_from(texts, data)
+    settings, made = Settings(limit, seed, batch_size, prefix_cache=prefix_cache), tasks_from(texts, data)
     with_images(asked(made, limit))  # before minutes are spent on loading the model
     vlm = load(model, dtype, device, allow_incomplete)
     with bar(True) as watch:
@@ -98,11 +98,11 @@ def write(table: list[Line], folder: Path) -> None:
     """The table as Markdown and CSV, and quality against cost as a picture."""
     import pandas as pd
 
-    from heal.experiments.comparison import csv_rows, markdown
-    from heal.files import write_whole
+    from heal.atomic_write import atomic_write
     from heal.plots.cost import panels, quality_against_cost
     from heal.plots.figure import save
+    from heal.studies.comparison import csv_rows, markdown
 
-    write_whole(folder / "table.md", markdown(table))
-    write_whole(folder / "table.csv", pd.DataFrame(csv_rows(table)).to_csv(index=False))
+    atomic_write(folder / "table.md", markdown(table))
+    atomic_write(folder / "table.csv", pd.DataFrame(csv_rows(table)).to_csv(index=False))
     save(quality_against_cost(panels(table)), folder / "quality-cost.png")

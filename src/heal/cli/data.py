@@ -27,7 +27,7 @@ def check(
     """Say what is found, which version it is, and how many of its images are there. Exit code 2 if some is broken."""
     from dataclasses import asdict
 
-    from heal.bench.survey import survey
+    from heal.bench.tasks.data_folder import survey
 
     output = chosen_format(form, as_json)
     found = survey(folder)

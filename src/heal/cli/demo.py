@@ -15,10 +15,10 @@ from heal.errors import ConfigError
 from heal.escape import visible
 
 if TYPE_CHECKING:
-    from heal.experiments.objects import ObjectToken
     from heal.generate import Answer
     from heal.methods.base import Method
     from heal.plots.mix import Marked
+    from heal.studies.objects import ObjectToken
     from heal.vlm import VLM
     from heal.world import View
 
@@ -46,8 +46,8 @@ def demo(method: Method | None, folder: Path) -> None:
     """
     import torch
 
-    from heal.experiments.embedded import HEADLINE
-    from heal.experiments.objects import PROMPT, label
+    from heal.report.plans import HEADLINE
+    from heal.studies.objects import PROMPT, label
     from heal.world import World
 
     torch.set_num_threads(1)  # more do not help so small a model, and hinder it where a core is busy
@@ -86,7 +86,7 @@ def demo(method: Method | None, folder: Path) -> None:
 
 def counted(vlm: VLM, views: list[View], method: Method | None) -> str:
     """What is made up and what is named rightly in many scenes, in one line."""
-    from heal.experiments.objects import PROMPT
+    from heal.studies.objects import PROMPT
     from heal.world.mentions import mentions
 
     pictures, prompts = [view.image for view in views], [PROMPT] * len(views)
@@ -118,7 +118,7 @@ def drift(tokens: list[ObjectToken]) -> str:
     """The visual share of the synergy heads at correct and at made-up names, in one line."""
     import numpy as np
 
-    from heal.experiments.drift import mean_alpha
+    from heal.studies.drift import mean_alpha
 
     def mean(correct: bool) -> str:
         values = [x for t in tokens if t.correct == correct and not np.isnan(x := mean_alpha(t))]

@@ -17,7 +17,7 @@ from heal.cli.common import (
     Device,
     Dtype,
     Model,
-    ReadOnce,
+    PrefixCache,
     Seed,
     check_place,
     load,
@@ -26,7 +26,7 @@ from heal.cli.output import AsJson, FormatOption, chosen_format, note
 from heal.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heal.bench.answering import Progress, Watch
+    from heal.bench.run.answering import Progress, Watch
 
 FAILED = 4
 """Exit code of a run that finished, but in which some samples failed."""
@@ -61,7 +61,7 @@ def evaluate(
     generate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of generate(): num_beams=3, do_sample=true …")
     ] = None,
-    read_once: ReadOnce = False,
+    prefix_cache: PrefixCache = False,
     skip_missing: Annotated[
         bool,
         typer.Option("--skip-missing", help="Leave out samples whose images are missing; the tables say how many."),
@@ -79,16 +79,16 @@ def evaluate(
     """
     output = chosen_format(form, as_json)
     check_place(out, "the run", folder=True)
-    from heal.bench.naming import methods_from, tasks_from
-    from heal.bench.plan import chosen
-    from heal.bench.presence import with_images
-    from heal.bench.runner import Settings, run
-    from heal.bench.shard import Shard
+    from heal.bench.run.names import methods_from, tasks_from
+    from heal.bench.run.plan import chosen
+    from heal.bench.run.runner import Settings, run
+    from heal.bench.run.shard import Shard
+    from heal.bench.tasks.image_presence import with_images
     from heal.cli.summary import print_summary
     from heal.engine.decoding import parse_options
 
     decoding = parse_options(generate or [])
-    settings = Settings(limit, seed, batch_size, max_new_tokens, decoding, read_once, skip_missing)
+    settings = Settings(limit, seed, batch_size, max_new_tokens, decoding, prefix_cache, skip_missing)
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)

@@ -17,7 +17,7 @@ import typer
 
 from heal.errors import ConfigError
 from heal.escape import json_text, markdown_cell, visible
-from heal.plain import plain
+from heal.json_values import json_values
 
 NARROWEST = 40
 BORDER = 3
@@ -67,7 +67,7 @@ def note(text: object) -> None:
 
 def emit(value: dict[str, Any]) -> None:
     """One JSON object, exact, in whatever encoding standard output has."""
-    content = plain(value)
+    content = json_values(value)
     text = json_text(json.dumps(content, ensure_ascii=False))
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -164,7 +164,7 @@ def _blocks(widths: Sequence[int], leading: int, columns: int) -> list[list[int]
 
 
 def _cell(value: Any) -> Any:
-    value = plain(value)
+    value = json_values(value)
     return (
         json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else "" if value is None else value
     )

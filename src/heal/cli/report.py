@@ -12,8 +12,8 @@ from heal.cli.output import note, say
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from heal.bench.summary import Summary
-    from heal.experiments.embedded import Plan
+    from heal.bench.score.summary import Summary
+    from heal.report.plans import Plan
     from heal.vlm import VLM
 
 
@@ -46,16 +46,16 @@ def report(
 
     What is beside the document already, of this very model, is not measured again: delete it there to have it anew.
     """
-    from heal.bench.machine import weights_fingerprint
-    from heal.experiments import embedded
-    from heal.experiments.comparison import lines
-    from heal.files import write_whole
+    from heal.atomic_write import atomic_write
+    from heal.bench.run.environment import weights_fingerprint
     from heal.methods import HEAL
     from heal.plots.cost import panels, quality_against_cost
     from heal.plots.figure import save
     from heal.plots.trade import curves, trade_off
-    from heal.report.embedded import DRAWINGS, document, gather, premise, premise_file, write_premise
-    from heal.report.kept import SUFFIX, kept
+    from heal.report import plans
+    from heal.report.document import DRAWINGS, document, gather, premise, premise_file, write_premise
+    from heal.report.stored_results import SUFFIX, kept
+    from heal.studies.comparison import lines
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
@@ -74,9 +74,9 @@ def report(
         return _run(vlm, plan, out, batch_size)
 
     def chosen() -> HEAL:
-        best = embedded.chosen_form(done(embedded.choice(validation)))
+        best = plans.chosen_form(done(plans.choice(validation)))
         note(f"chosen on the validation split: {best}")
-        method = embedded.equilibria()[best]
+        method = plans.equilibria()[best]
         assert isinstance(method, HEAL)
         return method
 
@@ -85,16 +85,16 @@ def report(
             drift = premise(vlm, "validation", distribution, validation)
             write_premise(drift, premise_file(figures, distribution))
     if "validation" in wanted:
-        done(embedded.safety(validation))
-        done(embedded.choice(validation))
+        done(plans.safety(validation))
+        done(plans.choice(validation))
     for distribution in (d for d in ("natural", "counter") if d in wanted):
-        done(embedded.result(distribution, count))
-        done(embedded.questions(distribution, count))
-        done(embedded.controls(distribution, fewer, chosen()))
+        done(plans.result(distribution, count))
+        done(plans.questions(distribution, count))
+        done(plans.controls(distribution, fewer, chosen()))
     if "methods" in wanted:
-        settings = embedded.tuned(done(embedded.tuning(validation)))
-        done(embedded.rivals("natural", fewer, None))
-        done(embedded.rivals("natural", fewer, settings))
+        settings = plans.tuned(done(plans.tuning(validation)))
+        done(plans.rivals("natural", fewer, None))
+        done(plans.rivals("natural", fewer, settings))
     found = gather(out, figures, weights)
     if not found.runs and not found.drifts:
         raise ConfigError(f"nothing has been measured yet, neither in {out} nor in {figures}: leave --parts out")
@@ -102,7 +102,7 @@ def report(
     for name, (file, _) in DRAWINGS.items():
         if name in found.runs:
             save(drawn[name](lines(found.runs[name].summary)), figures / file)
-    write_whole(to, document(found))
+    atomic_write(to, document(found))
     say(f"written: {to}, with every figure in {figures}")
 
 
@@ -121,10 +121,10 @@ def wanted_parts(text: str) -> list[str]:
 
 
 def _run(vlm: VLM, plan: Plan, out: Path, batch_size: int) -> Summary:
-    from heal.bench.runner import Settings, run
+    from heal.bench.run.runner import Settings, run
     from heal.cli.evaluate import bar
 
     note(f"{plan.name}: {len(plan.methods)} methods on {', '.join(plan.tasks)}, {plan.images} pictures")
     with bar(True) as watch:
-        settings = Settings(batch_size=batch_size, read_once=True)
+        settings = Settings(batch_size=batch_size, prefix_cache=True)
         return run(vlm, plan.made_tasks(), plan.methods, out / plan.name, settings, resume=True, watch=watch)

@@ -60,9 +60,9 @@ def run(
     """Read the answers of a run anew, without its model. `heal score FOLDER` is the same."""
     from contextlib import nullcontext
 
-    from heal.bench.folder import Folder
-    from heal.bench.judge import Judge, JudgeOptions
-    from heal.bench.summary import rescore, summarise
+    from heal.bench.run.folder import Folder
+    from heal.bench.score.summary import rescore, summarise
+    from heal.bench.tasks.judge import Judge, JudgeOptions
     from heal.cli.summary import print_summary
 
     output = chosen_format(form, as_json)
@@ -91,7 +91,7 @@ def chair(
     as_json: AsJson = False,
 ) -> None:
     """CHAIR: objects that captions name and images do not show."""
-    from heal.bench.chair import score_files
+    from heal.bench.tasks.chair import score_files
 
     output = chosen_format(form, as_json)
     found = score_files(captions, objects, synonyms, complete_sentences, lemmatizer.value)
@@ -107,7 +107,7 @@ def pope(
     as_json: AsJson = False,
 ) -> None:
     """POPE: yes or no, matched by question_id."""
-    from heal.bench.pope import score_files
+    from heal.bench.tasks.pope import score_files
 
     output = chosen_format(form, as_json)
     found = score_files(answers, questions, parser.value)
@@ -124,7 +124,7 @@ def mme(
     as_json: AsJson = False,
 ) -> None:
     """MME: accuracy, accuracy of pairs and score of each subtask, and the sums of its groups."""
-    from heal.bench.mme import score_files
+    from heal.bench.tasks.mme import score_files
 
     output = chosen_format(form, as_json)
     found = score_files(answers, parser.value)

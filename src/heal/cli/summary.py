@@ -11,8 +11,8 @@ from heal.cli.output import Format, Table, emit, emit_csv, say, show
 from heal.escape import markdown_cell
 
 if TYPE_CHECKING:
-    from heal.bench.bootstrap import Interval
-    from heal.bench.summary import Row, Summary
+    from heal.bench.score.bootstrap import Interval
+    from heal.bench.score.summary import Row, Summary
 
 NONE = "–"
 

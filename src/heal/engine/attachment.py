@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -16,17 +16,21 @@ from transformers.cache_utils import Cache
 
 from heal.analysis.split import LANGUAGE
 from heal.engine import attention, caches
-from heal.engine.branches import EncoderWatch, Prompt, Running
+from heal.engine.branches import BranchState, EncoderWatch, Prompt
 from heal.engine.calls import check_call, refuse_batching, refuse_compiled
 from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
 from heal.engine.generation import Generation
 from heal.engine.layer_hooks import LayerHooks
 from heal.engine.layout import Layout
 from heal.engine.locks import lock_of
+from heal.engine.masks import valid_positions
 from heal.engine.position_groups import PositionGroups
 from heal.engine.repetition import last_position
-from heal.engine.runtime import Runtime
+from heal.engine.runtime import CHANGING, Runtime
+from heal.engine.search import owned_search
 from heal.engine.shadowing import shadow
+from heal.engine.source import Source
+from heal.engine.state import State
 from heal.engine.tally import Tallies, Tally
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
@@ -38,18 +42,33 @@ class Attachment(LayerHooks):
     uses the method, whatever thread it comes from, one call after the other.
     """
 
-    def __init__(self, layout: Layout, runtime: Runtime, shared: bool = False, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        runtime: Runtime[Any],
+        options: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+        shared: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """`options` of generate() that belong to the method."""
         super().__init__(layout, runtime)
+        self.options = dict(options or {})
+        self.source = source
         self.shared = shared
         self.timeout = timeout
         self.model = layout.model
         self.tallies = Tallies()
         """What was changed, in each generation."""
-        self.generations: weakref.WeakKeyDictionary[Cache, Generation] = weakref.WeakKeyDictionary()
-        self.latest: Generation | None = None
+        self.generations: weakref.WeakKeyDictionary[Cache, Generation[Any]] = weakref.WeakKeyDictionary()
+        self.latest: Generation[Any] | None = None
         self._lock = lock_of(layout.model)
-        self._groups = PositionGroups(layout, runtime.sets)
+        # the effect of a search is the tokens that it chooses, not their scores
+        changes_scores = any(map(runtime.overrides, CHANGING))
+        self._chooses_tokens = runtime.overrides("search") or (bool(self.options) and not changes_scores)
+        self._groups = PositionGroups(layout, runtime.group_count)
         self._beams = 1
+        self._recording = False  # sliding windows keep what leaves them, for a crop
         self._called: list[Tally] = []  # of the call that runs
         self._generating = False
         self._attached = False
@@ -124,12 +143,15 @@ class Attachment(LayerHooks):
         keep(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True))
         keep(self.model.register_forward_hook(self._after_model, with_kwargs=True))
         keep(self.layout.decoder.register_forward_hook(self._after_decoder, with_kwargs=True))
+        calls = self.runtime.overrides
         for index, (layer, module) in enumerate(zip(self.layout.layers, self.layout.attention, strict=True)):
-            keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
-            keep(module.o_proj.register_forward_hook(self._after_projection(index)))
-            if self.runtime.projects and "forward" not in vars(module.o_proj):  # else it is offloaded or wrapped
+            if calls("residual"):
+                keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
+            if calls("projected"):
+                keep(module.o_proj.register_forward_hook(self._after_projection(index)))
+            if calls("project") and "forward" not in vars(module.o_proj):  # else it is offloaded or wrapped
                 self._replace(module.o_proj, "forward", self._projection(index, module.o_proj.forward))
-            if self.runtime.changes_mlp:
+            if calls("mlp_output"):
                 keep(self._mlp(layer).register_forward_hook(self._after_mlp(index)))
         if self.runtime.branches:
             self._encoder.install(self._replace)
@@ -163,15 +185,17 @@ class Attachment(LayerHooks):
             raise AttachmentError(
                 "generate() is called from inside of a generation of the same model: call it afterwards"
             )
-        kwargs |= self.runtime.generate_options
+        kwargs |= self.options
         call = check_call(self.model, args, kwargs)
-        self.runtime.check_rows(call.copies)
+        self.runtime.check_rows(call.samples, call.copies)
         refuse_compiled(self.layout)
         self._encoder.taken()  # a call that failed may have left some
         self._beams = call.beams
         if self.model.device.type != "cpu":
             # generate() compiles a model with a static cache by itself, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
+        if self.runtime.overrides("search"):
+            kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None))
         self._called, self._generating = [], True
         try:
             result = original(*args, **kwargs)
@@ -226,7 +250,7 @@ class Attachment(LayerHooks):
             return
         generation = self._generation(cache)
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
-            generation.read_token(self._groups.of_tokens(ids))
+            generation.read_token(self._groups.of_tokens(ids), ids if generation.branches else None)
             self._follow_search(generation, ids)
             prompt = None
         else:
@@ -234,47 +258,56 @@ class Attachment(LayerHooks):
                 self._groups.of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
             )
             prompt = Prompt(self.layout, kwargs, self._encoder.taken())
-            generation.tally = Tally(**self.runtime.neutral)
-            self.tallies.append(generation.tally)
-            self._called.append(generation.tally)
-            if self._beams > 1:
+            self._begin_state(generation)
+            if self._beams > 1 and not self.runtime.overrides("search"):
                 generation.beams = BeamScores(self._beams, given.shape[0], given.device)
         if not generation.visual and self.runtime.needs_picture:
             return
         if prompt is not None:
-            if self.runtime.repeats:
-                caches.prepare(cache, generation.length)
-            if self.runtime.changes_mlp:
-                generation.mask = prompt.mask
-            self.runtime.begin(generation)
+            if self.runtime.repeats_last_position:
+                self._recording = caches.prepare(cache, generation.length)
+            past = generation.length - given.shape[1]
+            generation.mask = valid_positions(kwargs.get("attention_mask"), given, past)
             self._start_branches(generation, prompt)
         self._pass = generation
         self._begin_pass(generation)
-        self.runtime.before(generation)
+        self.runtime.before_pass(generation)
 
-    def _follow_search(self, generation: Generation, ids: Tensor) -> None:
+    def _begin_state(self, generation: Generation[Any]) -> None:
+        """The method's state for a prompt, or a bare one while the method has nothing to do."""
+        active = generation.visual or not self.runtime.needs_picture
+        earlier = getattr(generation, "state", None)
+        generation.state = self.runtime.begin(generation, earlier) if active else State()
+        generation.state.tally = Tally(**self.runtime.neutral)
+        self.tallies.append(generation.tally)
+        self._called.append(generation.tally)
+
+    def _follow_search(self, generation: Generation[Any], ids: Tensor) -> None:
         """The tokens that the search went on with."""
         if generation.beams is not None:
             generation.beams.read(ids)
         if generation.best is not None and len(generation.best) == len(ids):
-            changes = Changes(len(ids), generation.owners.device)
+            changes = Changes(len(ids), generation.groups.device)
             changes.rows(ids[:, 0] != generation.best)
             generation.tally.count(changes)
 
-    def _start_branches(self, generation: Generation, prompt: Prompt) -> None:
+    def _start_branches(self, generation: Generation[Any], prompt: Prompt) -> None:
         for branch in self.runtime.branches:
             if generation.length > prompt.ids.shape[1]:
                 raise UnsupportedError("a second turn on one cache has no second branch yet: start with a new cache")
-            running = Running(branch, prompt, self.runtime.sets)
+            config = self.layout.model.config.get_text_config()
+            state = BranchState(branch.name, branch.inputs(prompt), prompt.arguments, config, self._groups.count)
+            if caches.is_recording(prompt.arguments["past_key_values"]):
+                state.cache.activate_past_recording()
             if branch.first:
-                self._branch_logits(generation, running, None)
+                self._branch_logits(generation, state, None)
             if not branch.once:
-                generation.running[branch.name] = running
+                generation.branches[branch.name] = state
 
-    def _branch_logits(self, generation: Generation, running: Running, main: dict[str, Any] | None) -> Tensor:
+    def _branch_logits(self, generation: Generation[Any], state: BranchState, main: dict[str, Any] | None) -> Tensor:
         """One pass of a branch: its prompt, or the token that the model reads with `main`."""
-        own = running.generation
-        arguments = running.prompt() if main is None else running.token(main)
+        own = state.generation
+        arguments = state.prompt() if main is None else state.token(main)
         if main is None:
             own.read_prompt(
                 self._groups.of_prompt(arguments["input_ids"], None, arguments["attention_mask"], later=False)
@@ -288,19 +321,19 @@ class Attachment(LayerHooks):
         finally:
             self._pass = generation
 
-    def _generation(self, cache: Cache) -> Generation:
+    def _generation(self, cache: Cache) -> Generation[Any]:
         known, length = self.generations.get(cache), int(cache.get_seq_length())
         if known is not None and length == known.length:
             self.latest = known
             return known
         if length > 0:
             raise UnsupportedError(
-                "this cache was filled or cropped outside of the method, so it is not known which of its positions "
+                "this cache was filled outside of the method, so it is not known which of its positions "
                 "are visual: start with an empty cache inside the `with` block"
             )
         caches.unfollow(cache)  # a static cache is emptied and used again
-        fresh = self.latest = self.generations[cache] = Generation(self.runtime.sets)
-        caches.follow(cache, fresh.select)
+        fresh = self.latest = self.generations[cache] = Generation(self.runtime.group_count, source=self.source)
+        caches.follow(cache, fresh.select, fresh.crop)
         return fresh
 
     def _after_model(
@@ -310,9 +343,9 @@ class Attachment(LayerHooks):
         if generation is None:
             return
         others = {}
-        for name, running in generation.running.items():
-            assert isinstance(running, Running)
-            others[name] = self._branch_logits(generation, running, None if running.waiting else kwargs)
+        for name, state in generation.branches.items():
+            assert isinstance(state, BranchState)
+            others[name] = self._branch_logits(generation, state, None if state.waiting else kwargs)
         old = output.logits[:, -1].float()
         new = self.runtime.logits(generation, old, others)
         if new is not old:  # in fp32 whatever the model's type: contrasts of rounded numbers are noise
@@ -320,7 +353,7 @@ class Attachment(LayerHooks):
                 moved(new, old) > SHIFT if generation.beams is None else generation.beams.reranked(old, new)
             )
             output.logits = torch.cat([output.logits[:, :-1].float(), new.unsqueeze(1)], dim=1)
-        if self.runtime.searches:
+        if self._chooses_tokens:
             generation.best = new.argmax(-1)
             generation.tally.best.append(generation.best)
         else:
@@ -341,15 +374,15 @@ class Attachment(LayerHooks):
         if not bool(torch.isfinite(hidden[:, -1]).all()):
             raise NonFiniteError(
                 f"the model's output is not finite at step {generation.step}: load it in bfloat16 or float32, "
-                "or lower factor_limit"
+                "or use the method with a lower strength"
             )
         phase = generation.phase
-        self.runtime.after(generation)
-        if phase == "prompt" and self.runtime.repeats and not generation.branch:
+        self.runtime.after_pass(generation)
+        if phase == "prompt" and self.runtime.repeats_last_position and not generation.branch:
             cache = kwargs["past_key_values"]
-            caches.cut_back(cache)
+            caches.cut_back(cache, record=self._recording)
             generation.repeat_last()
             self._begin_pass(generation)
-            self.runtime.before(generation)
+            self.runtime.before_pass(generation)
             again = decoder(**last_position(kwargs, cache, self.layout.kinds))
             hidden[:, -1:] = again[0]

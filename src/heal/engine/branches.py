@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from heal.engine.caches import cut_back, is_recording
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
+from heal.engine.masks import valid_positions
+from heal.engine.state import State
 from heal.errors import UnsupportedError
 
 PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
@@ -53,16 +56,8 @@ class Prompt:
 
     @property
     def mask(self) -> Tensor:
-        """[rows, positions], 1 where a token is, from whatever kind of mask there is."""
-        mask, ids = self.arguments.get("attention_mask"), self.ids
-        if isinstance(mask, dict):
-            mask = mask.get("full_attention", next(iter(mask.values()), None))
-        if mask is None:
-            return torch.ones_like(ids)
-        if mask.dim() == 4:
-            mask = mask[:, 0, -1, : ids.shape[1]]
-            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-        return mask.long()
+        """[rows, positions], 1 where a token is, from any kind of attention mask."""
+        return valid_positions(self.arguments.get("attention_mask"), self.ids).long()
 
     def with_pictures(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
         """The same prompt with other pixels, changed by the name of their argument."""
@@ -82,6 +77,10 @@ class Prompt:
             outputs = self.layout.model._expand_multimodal_outputs(self.ids[::copies], outputs, expand_size=copies)
         kept = {k: v for k, v in self.arguments.items() if not k.startswith("pixel")}
         return kept | {"attention_mask": self.mask, "mm_encoder_outputs": outputs}
+
+    def unchanged(self) -> dict[str, Any]:
+        """The same prompt, for a branch whose attention differs."""
+        return self.arguments | {"attention_mask": self.mask}
 
     def without_pictures(self) -> dict[str, Any]:
         """The same prompt without its visual tokens, padded on the left, at the positions of such a text."""
@@ -136,16 +135,21 @@ class Branch:
     """Only the prompt: it does not go on with the tokens."""
 
 
-class Running:
-    """A branch in progress: its cache, its mask, and how far its positions are from the model's own."""
+class BranchState:
+    """A branch in progress: its KV cache, its mask, and how far its positions are from the model's own."""
 
-    def __init__(self, branch: Branch, prompt: Prompt, sets: int) -> None:
-        self.generation = Generation(sets, branch.name)
-        self.cache = DynamicCache(config=prompt.layout.model.config.get_text_config())
-        self._arguments = branch.inputs(prompt)
-        self.mask: Tensor = self._arguments["attention_mask"]
-        own, main = self._arguments.get("position_ids"), prompt.arguments.get("position_ids")
-        self.shift = None if own is None or main is None else own[..., -1:] - main[..., -1:]
+    def __init__(self, name: str, arguments: dict[str, Any], main: dict[str, Any], config: Any, groups: int) -> None:
+        """`arguments` of its prompt, beside those of the model's own pass, `main`."""
+        self.generation: Generation[State] = Generation(groups, name)
+        self.generation.state = State()
+        self.cache = DynamicCache(config=config)
+        self.step = -1
+        """The step of the model's own generation up to which it was read."""
+        self.logits: Tensor | None = None
+        self._arguments = arguments
+        self.mask: Tensor = arguments["attention_mask"]
+        own, other = arguments.get("position_ids"), main.get("position_ids")
+        self.shift = None if own is None or other is None else own[..., -1:] - other[..., -1:]
 
     @property
     def waiting(self) -> bool:
@@ -173,6 +177,12 @@ class Running:
         self.mask = self.mask.index_select(0, index)
         if self.shift is not None:
             self.shift = self.shift.index_select(-2, index)
+
+    def crop(self, tokens: int) -> None:
+        cut_back(self.cache, tokens, record=is_recording(self.cache))
+        self.generation.crop(tokens)
+        self.mask = self.mask[:, :-tokens]
+        self.step -= tokens
 
 
 class EncoderWatch:

@@ -20,8 +20,12 @@ from heal.errors import UnsupportedError
 ROW_CHANGES = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave")
 
 
-def prepare(cache: Cache, prompt_length: int) -> None:
-    """Make sure, before the prompt is read, that its last position can be taken back."""
+def prepare(cache: Cache, prompt_length: int) -> bool:
+    """Make sure, before the prompt is read, that its last position can be taken back.
+
+    Returns whether sliding windows recorded their past already, and should go on with it.
+    """
+    recording = is_recording(cache)
     later = getattr(cache, "layer_class_to_replicate", None)
     for kind in {type(layer) for layer in cache.layers} | ({later} if isinstance(later, type) else set()):
         if issubclass(kind, BaseQuantizedLayer) or not issubclass(kind, (DynamicLayer, StaticLayer)):
@@ -36,23 +40,54 @@ def prepare(cache: Cache, prompt_length: int) -> None:
             )
         if hasattr(layer, "activate_past_recording"):
             layer.activate_past_recording()
+    return recording
 
 
-def cut_back(cache: Cache) -> None:
-    """Forget the last position."""
+def cut_back(cache: Cache, positions: int = 1, record: bool = False) -> None:
+    """Remove the last positions. `record`: sliding windows go on recording, so that more can be removed later."""
     for layer in cache.layers:
         if isinstance(layer, StaticLayer):
-            layer.cumulative_length.sub_(1)
             if isinstance(layer, StaticSlidingWindowLayer):
-                layer.cumulative_length_int -= 1
+                layer.cumulative_length_int -= positions
+            layer.cumulative_length.sub_(positions)
         else:
-            layer.crop(-1)
+            layer.crop(-positions)
             if hasattr(layer, "record_past"):
-                layer.record_past = False
+                layer.record_past = record
 
 
-def follow(cache: Cache, on_rows: Callable[[list[int]], None]) -> None:
-    """Tell `on_rows` the source row of each new row whenever the cache's rows change; undone by `unfollow`."""
+def is_recording(cache: Cache) -> bool:
+    """Whether sliding windows keep what leaves them, so that it can come back after a crop."""
+    return any(getattr(layer, "record_past", False) for layer in cache.layers)
+
+
+def check_crop(cache: Cache, positions: int) -> None:
+    """Refuse a crop that transformers would refuse, or make too short without a word."""
+    if positions < 0:
+        raise UnsupportedError("crop takes the number of positions to remove as a negative number: cache.crop(-2)")
+    for layer in cache.layers if positions else ():
+        if isinstance(layer, StaticSlidingWindowLayer) and layer.cumulative_length_int > layer.max_cache_len:
+            raise UnsupportedError(
+                "a static cache with a sliding window overwrites positions, so it cannot be cropped: use the dynamic "
+                "cache"
+            )
+        window = getattr(layer, "sliding_window", None)
+        if window is None or isinstance(layer, StaticLayer) or not layer.is_initialized:
+            continue
+        length = int(layer.get_seq_length())
+        if length >= window and layer.keys.shape[-2] - positions < min(window - 1, length - positions):
+            raise UnsupportedError(
+                f"a sliding window of {window} positions has forgotten what it saw {positions} positions ago: call "
+                "cache.activate_past_recording() before these tokens are read, and crop back to no earlier than the "
+                "previous crop"
+            )
+
+
+def follow(cache: Cache, on_rows: Callable[[list[int]], None], on_crop: Callable[[int], None]) -> None:
+    """Report changes of the cache from outside; undone by `unfollow`.
+
+    `on_rows` gets the source row of each new row, `on_crop` the number of positions removed at the end.
+    """
     here = weakref.ref(cache)  # the cache must not keep itself alive through its own methods
 
     def wrapped(name: str) -> Callable[..., None]:
@@ -65,12 +100,20 @@ def follow(cache: Cache, on_rows: Callable[[list[int]], None]) -> None:
 
         return change
 
+    def crop(tokens_to_remove: int) -> None:
+        own = here()
+        assert own is not None
+        check_crop(own, -tokens_to_remove)
+        on_crop(-tokens_to_remove)
+        cut_back(own, -tokens_to_remove, record=is_recording(own))
+
     for name in ROW_CHANGES:
         setattr(cache, name, wrapped(name))
+    vars(cache)["crop"] = crop
 
 
 def unfollow(cache: Cache) -> None:
-    for name in ROW_CHANGES:
+    for name in (*ROW_CHANGES, "crop"):
         vars(cache).pop(name, None)
 
 

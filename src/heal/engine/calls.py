@@ -30,6 +30,8 @@ class Call:
     beams: int
     copies: int
     """Rows that one sample will have."""
+    samples: int
+    """Prompts in the batch."""
 
 
 def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -51,7 +53,8 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     if option("use_cache") not in (None, True):
         raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
     beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
-    return Call(beams, max(beams, returned))
+    prompts = next((v for n in ("input_ids", "inputs", "inputs_embeds") if (v := given.get(n)) is not None), None)
+    return Call(beams, max(beams, returned), 1 if prompts is None else len(prompts))
 
 
 COMPILED = "a compiled model does not call the method's hooks, so it would be the plain model: "

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heal.analysis.split import Partial, merge
+from heal.errors import UnsupportedError
 
 MERGED, RECOMPUTED = 4.0, 32.0
 """Units of rounding that are no change: where one output was made from the parts of the other, and where the same
@@ -107,6 +108,10 @@ class BeamScores:
         self.scores = self.scores.index_select(0, index)
         if self._last is not None:
             self._last = self._last.index_select(0, index)
+
+    def crop(self, tokens: int) -> None:
+        """Beam search never takes a token back."""
+        raise UnsupportedError("a cache cannot be cropped in the middle of transformers' beam search")
 
     def read(self, ids: Int[Tensor, "rows 1"]) -> None:
         """The tokens that the beams went on with."""

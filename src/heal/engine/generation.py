@@ -1,100 +1,135 @@
-"""The state of one generation: which position belongs to which modality, and which step it is."""
+"""The state of one generation: the position group of each position, the step, and what follows the cache."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from heal.analysis.split import VISUAL, Regions
 from heal.engine.comparison import BeamScores
+from heal.engine.masks import as_bool
+from heal.engine.state import State
 from heal.engine.tally import Tally
+from heal.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from heal.engine.source import Source
 
 Phase = Literal["prompt", "repeat", "decode"]
+S = TypeVar("S", bound=State)
 
 
+@runtime_checkable
 class Follower(Protocol):
-    """Whatever has rows that follow those of the cache."""
+    """Whatever has rows and positions that follow those of the cache."""
 
     def select(self, rows: list[int]) -> None: ...
 
+    def crop(self, tokens: int) -> None: ...
 
-class Generation:
-    """One cache being filled. The method keeps its own state in `data`, which follows the rows too."""
 
-    def __init__(self, sets: int, branch: str = "") -> None:
-        self.sets = sets
+class Generation(Generic[S]):
+    """One KV cache being filled. Everything here follows its rows and a crop of it."""
+
+    state: S
+    """What the method keeps; set by `Runtime.begin`."""
+
+    def __init__(self, group_count: int, branch: str = "", source: Source | None = None) -> None:
+        self.group_count = group_count
         self.branch = branch
         """The name of the branch whose cache it is; empty for the model's own."""
-        self.running: dict[str, Follower] = {}
+        self.branches: dict[str, Follower] = {}
         """Branches beside this one."""
         self.length = 0
         self.step = 0
         self.phase: Phase = "prompt"
         self.visual = False
         self.mask: Tensor | None = None
-        """[rows, positions] of the prompt, 0 where padding is."""
-        self.data: Any = None  # a Follower, or None
-        self.tally = Tally()
-        """What was changed since the prompt."""
+        """[rows, positions] of the prompt, False where padding is."""
         self.beams: BeamScores | None = None
         self.best: Tensor | None = None
         """[rows] the likeliest next token, while a search is compared with it."""
-        self._owners: Tensor | None = None  # [rows, length] set of each position, before masks are applied
+        self._source = source
+        self._groups: Tensor | None = None  # [rows, length] group of each position, before masks are applied
         self._new: list[int] = []
+        self._answer: list[Tensor] = []
         self._regions: dict[tuple[str, torch.device], Regions] = {}
         self._stamps: dict[tuple[str, torch.device], int] = {}  # step of the last update
 
     @property
     def rows(self) -> int:
-        return 0 if self._owners is None else self._owners.shape[0]
+        return 0 if self._groups is None else self._groups.shape[0]
 
-    def read_prompt(self, owners: Tensor) -> None:
+    @property
+    def tally(self) -> Tally:
+        return self.state.tally
+
+    @property
+    def source(self) -> Source:
+        """The original images and texts of the prompt."""
+        if self._source is None:
+            raise UnsupportedError(
+                "the method needs the original images: use VLM.generate, or give attach(source=Source(…))"
+            )
+        return self._source
+
+    @property
+    def answer(self) -> Tensor:
+        """[rows, step] the generated tokens that were read so far."""
+        if not self._answer:
+            return torch.zeros(self.rows, 0, dtype=torch.long, device=self.groups.device)
+        self._answer = [torch.cat(self._answer, dim=1)]
+        return self._answer[0]
+
+    def read_prompt(self, groups: Tensor) -> None:
         """Several positions at once: a prompt, or the next turn of a conversation."""
-        self._owners = owners if self._owners is None else torch.cat([self._owners, owners], dim=1)
-        self.length = self._owners.shape[1]
+        self._groups = groups if self._groups is None else torch.cat([self._groups, groups], dim=1)
+        self.length = self._groups.shape[1]
         self.phase, self.step = "prompt", 0
-        self.visual = bool((self._owners == VISUAL).any())
+        self.visual = bool((self._groups == VISUAL).any())
+        self._answer.clear()
         self._regions.clear()
 
     def repeat_last(self) -> None:
-        """The last position of the prompt comes once more; it is there already."""
+        """The last position of the prompt is run again; it is counted already."""
         self.phase = "repeat"
 
-    def read_token(self, owners: list[int]) -> None:
-        """One generated token in each row."""
-        assert self._owners is not None
-        column = torch.tensor(owners, device=self._owners.device, dtype=self._owners.dtype)
-        self._owners = torch.cat([self._owners, column[:, None]], dim=1)
-        self._new = owners
+    def read_token(self, groups: list[int], ids: Tensor | None = None) -> None:
+        """One generated token in each row, with its ids [rows, 1]."""
+        assert self._groups is not None
+        column = torch.tensor(groups, device=self._groups.device, dtype=self._groups.dtype)
+        self._groups = torch.cat([self._groups, column[:, None]], dim=1)
+        self._new = groups
+        if ids is not None:
+            self._answer.append(ids)
         self.length += 1
         self.phase = "decode"
         self.step += 1
 
     @property
-    def owners(self) -> Tensor:
-        """[rows, length] set of each position; of padding it says nothing."""
-        assert self._owners is not None
-        return self._owners
+    def groups(self) -> Tensor:
+        """[rows, length] the group of each position; of padding it says nothing."""
+        assert self._groups is not None
+        return self._groups
 
     def valid(self, positions: int) -> Tensor:
         """[rows, positions] which of the last positions are no padding."""
         if positions == 1 or self.mask is None:
-            return torch.ones(self.rows, positions, dtype=torch.bool, device=self.owners.device)
+            return torch.ones(self.rows, positions, dtype=torch.bool, device=self.groups.device)
         return self.mask[:, -positions:].bool()
 
     @property
-    def last_owners(self) -> Tensor:
-        """[rows, sets] membership of the last position."""
-        assert self._owners is not None
-        return torch.stack([self._owners[:, -1] == name for name in range(self.sets)], dim=1)
+    def last_groups(self) -> Tensor:
+        """[rows, groups] membership of the last position."""
+        assert self._groups is not None
+        return torch.stack([self._groups[:, -1] == name for name in range(self.group_count)], dim=1)
 
     def regions(self, kind: str, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
-        """The sets among the last `positions` keys, as far as the newest query sees them.
+        """The position groups among the last `positions` keys, as far as the newest query sees them.
 
-        Layers of one kind on one device share them. A window that slides makes them anew; a cache that grows
-        extends them.
+        Layers of one kind on one device share them. A sliding window recomputes them; a growing cache extends them.
         """
         place = (kind, device)
         known = self._regions.get(place)
@@ -103,30 +138,52 @@ class Generation:
         if known is not None and known.length == positions - 1 == self.length - 1:
             known = known.extended(self._new)
         else:
-            known = self._from_owners(mask, positions, device)
+            known = self._from_groups(mask, positions, device)
         self._regions[place], self._stamps[place] = known, self.step
         return known
 
-    def _from_owners(self, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
-        assert self._owners is not None
-        owners = self._owners[:, self.length - positions :].to(device)
-        masks = torch.stack([owners == name for name in range(self.sets)], dim=1)
+    def _from_groups(self, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
+        assert self._groups is not None
+        groups = self._groups[:, self.length - positions :].to(device)
+        masks = torch.stack([groups == name for name in range(self.group_count)], dim=1)
         if mask is not None:
-            seen = mask[:, :1, -1, :positions]
-            if seen.dtype != torch.bool:
-                seen = seen > torch.finfo(seen.dtype).min / 2
-            masks = masks & seen
+            masks = masks & as_bool(mask[:, :1, -1, :positions])
         return Regions.of(masks)
 
     def select(self, rows: list[int]) -> None:
         """Rows were reordered, dropped or repeated."""
-        if self._owners is None:
+        if self._groups is None:
             return
-        index = torch.tensor(rows, device=self._owners.device)
-        self._owners = self._owners.index_select(0, index)
+        index = torch.tensor(rows, device=self._groups.device)
+        self._groups = self._groups.index_select(0, index)
         self._regions = {place: known.select(rows) for place, known in self._regions.items()}
+        if self._answer:
+            answer = self.answer
+            self._answer = [answer.index_select(0, index.to(answer.device))]
         if self.best is not None:
             self.best = self.best.index_select(0, index.to(self.best.device))
-        for follower in (self.data, self.beams, *self.running.values()):
-            if follower is not None:
-                follower.select(rows)
+        for follower in self._followers():
+            follower.select(rows)
+
+    def crop(self, tokens: int) -> None:
+        """The last `tokens` generated tokens were taken back."""
+        if tokens == 0 or self._groups is None:
+            return
+        if tokens > self.step:
+            raise UnsupportedError(
+                f"the cache was cropped by {tokens} positions, but only {self.step} tokens were generated: a prompt "
+                "cannot be cropped. Start with a new cache"
+            )
+        answer = self.answer
+        self._answer = [answer[:, : self.step - tokens]] if self.step > tokens and self._answer else []
+        self._groups = self._groups[:, :-tokens]
+        self.length -= tokens
+        self.step -= tokens
+        self._regions.clear()
+        for follower in self._followers():
+            follower.crop(tokens)
+        self.best = self.tally.best[-1] if self.best is not None and self.tally.best else None
+
+    def _followers(self) -> list[Follower]:
+        state = [self.state] if hasattr(self, "state") else []
+        return [*state, *([self.beams] if self.beams is not None else []), *self.branches.values()]

@@ -1,4 +1,4 @@
-"""What happens inside a forward pass: the layers' attention, streams and blocks, with the method taking part."""
+"""The layer callbacks of a forward pass: attention, head outputs, residual stream and feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heal.analysis.counterfactual import Attended
 from heal.engine import attention
+from heal.engine.attention_call import AttentionCall
 from heal.engine.comparison import Changes
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
@@ -21,24 +21,26 @@ from heal.errors import UnsupportedError
 class LayerHooks:
     """Calls the method at each layer of the pass that runs, and notes what it changes."""
 
-    def __init__(self, layout: Layout, runtime: Runtime) -> None:
+    def __init__(self, layout: Layout, runtime: Runtime[Any]) -> None:
         self.layout = layout
         self.runtime = runtime
-        self._pass: Generation | None = None
+        self._attends = runtime.overrides("attention")
+        self._changes_heads = runtime.overrides("head_outputs")
+        self._pass: Generation[Any] | None = None
         self._thread: int | None = None  # whose pass it is
-        self._attended = 0  # layers of this pass that came by
+        self._attended = 0  # layers of this pass whose attention was called
         self._changes = Changes(0, torch.device("cpu"))
         self._original = ""  # the model's own attention implementation
         self._index = {module: i for i, module in enumerate(layout.attention)}
 
     @property
-    def _current(self) -> Generation | None:
+    def _current(self) -> Generation[Any] | None:
         """The generation of the pass that runs. A pass of another thread has none: it is the plain model's."""
         return self._pass if self._thread == get_ident() else None
 
-    def _begin_pass(self, generation: Generation) -> None:
+    def _begin_pass(self, generation: Generation[Any]) -> None:
         self._attended = 0
-        self._changes = Changes(generation.rows, generation.owners.device)
+        self._changes = Changes(generation.rows, generation.groups.device)
 
     def attend(
         self,
@@ -55,19 +57,19 @@ class LayerHooks:
         if generation is None:
             return attention.plain_attention(module, query, key, value, mask, **options)
         self._attended += 1
-        if self.runtime.takes_part(layer, generation.branch):
-            out = self._attend(generation, layer, module, query, key, value, mask, **options)
+        if self._attends:
+            out = self._attention(generation, layer, module, query, key, value, mask, **options)
         else:
             out, _ = attention.plain_attention(module, query, key, value, mask, **options)
-        if self.runtime.changes_heads:
-            before, out = out, self.runtime.heads(generation, layer, out)
+        if self._changes_heads:
+            before, out = out, self.runtime.head_outputs(generation, layer, out)
             if out is not before and not generation.branch:
                 self._changes.heads(before[:, -1], out[:, -1], exact=True)
         return out, None
 
-    def _attend(
+    def _attention(
         self,
-        generation: Generation,
+        generation: Generation[Any],
         layer: int,
         module: nn.Module,
         query: Tensor,
@@ -78,12 +80,6 @@ class LayerHooks:
     ) -> Tensor:
         if options.get("position_bias") is not None:
             raise UnsupportedError("attention with position_bias is not softmax over the keys alone")
-        length = min(key.shape[2], generation.length)
-        regions = generation.regions(self.layout.kinds[layer], mask, length, key.device)
-        scale = options.get("scaling") or query.shape[-1] ** -0.5
-        softcap = options.get("softcap")
-        at = Attended(query[:, :, -1], key[:, :, :length], value[:, :, :length], regions, scale, softcap)
-
         unchanged: list[Tensor] = []
 
         def plain() -> Tensor:
@@ -91,39 +87,50 @@ class LayerHooks:
                 unchanged.append(attention.plain_attention(module, query, key, value, mask, **options)[0])
             return unchanged[0]
 
-        if generation.phase != "prompt":
-            out = self.runtime.attend(generation, layer, at, plain)
-            if not unchanged or out is not unchanged[0]:
-                self._compare(generation, at, out[:, -1], plain)
-            return out.to(query.dtype)
-        out, last = plain(), self.runtime.observe(generation, layer, at)
-        if last is not None:
-            if not generation.branch:
-                self._changes.heads(out[:, -1], last)
-            out[:, -1] = last.to(out.dtype)
-        return out
+        length = min(key.shape[2], generation.length)  # a static cache is longer
+        call = AttentionCall(
+            generation,
+            layer,
+            self.layout.kinds[layer],
+            query,
+            key[:, :, :length],
+            value[:, :, :length],
+            mask,
+            options.get("scaling") or query.shape[-1] ** -0.5,
+            options.get("softcap"),
+            plain,
+        )
+        out = self.runtime.attention(generation, call, plain)
+        if not generation.branch and (call.newest_replaced or not unchanged or out is not unchanged[0]):
+            self._compare(call, out[:, -1])
+        return out.to(query.dtype)
 
-    def _compare(self, generation: Generation, at: Attended, out: Tensor, plain: Callable[[], Tensor]) -> None:
+    def _compare(self, call: AttentionCall, out: Tensor) -> None:
         """With the plain output: for free where the method split the attention itself, else by computing it."""
-        if generation.branch:
-            return
-        if at.known_split is not None:
-            self._changes.merged(at.known_split, out)
+        partials = call.newest.known_split if "newest" in vars(call) and call.queries == 1 else None
+        if partials is not None:
+            self._changes.merged(partials, out)
         else:
-            self._changes.heads(plain()[:, -1], out)
+            self._changes.heads(call.plain_newest, out)
 
-    def _before_layer(self, layer: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._current is not None and self.runtime.wants_stream(self._current, layer):
-                hidden = args[0] if args else kwargs["hidden_states"]
-                self.runtime.residual(self._current, layer, hidden)
+    def _before_layer(self, layer: int) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self._current is None:
+                return None
+            hidden = args[0] if args else kwargs["hidden_states"]
+            new = self.runtime.residual(self._current, layer, hidden)
+            if new is None or new is hidden:
+                return None
+            if not self._current.branch:
+                self._changes.block(hidden[:, -1], new[:, -1])
+            return ((new, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": new})
 
         return hook
 
     def _projection(self, layer: int, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def forward(heads: Tensor) -> Tensor:
             generation = self._current
-            if generation is not None and self.runtime.wants_projection(generation, layer) and heads.shape[1] == 1:
+            if generation is not None and heads.shape[1] == 1:
                 out = self.runtime.project(generation, layer, heads[:, 0], self.layout.attention[layer].o_proj)
                 if out is not None:
                     return out.unsqueeze(1)
@@ -133,8 +140,8 @@ class LayerHooks:
 
     def _after_projection(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self._current is not None and self.runtime.wants_projection(self._current, layer):
-                self.runtime.projected(self._current, layer, args[0][:, -1], output[:, -1], module)
+            if self._current is not None:
+                self.runtime.projected(self._current, layer, args[0], output, module)
 
         return hook
 
@@ -143,10 +150,10 @@ class LayerHooks:
             if self._current is None:
                 return None
             before = output[0] if isinstance(output, tuple) else output
-            after = self.runtime.fed(self._current, layer, args[0], before)
+            after = self.runtime.mlp_output(self._current, layer, args[0], before)
             if after is not before and not self._current.branch:
                 self._changes.block(before[:, -1], after[:, -1])
-            # some mixtures of experts give their routing too
+            # some mixtures of experts return their routing too
             return (after, *output[1:]) if isinstance(output, tuple) else after
 
         return hook

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL
 from heal.engine.layout import Layout
+from heal.engine.masks import valid_positions
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class PositionGroups:
             visual = torch.isin(ids, torch.tensor(sorted(self.layout.visual_ids), device=ids.device))
             special = torch.isin(ids, torch.tensor(sorted(self.layout.special_ids), device=ids.device))
         if self.count <= NEUTRAL:
-            return owners_of(visual)
-        return owners_of(visual, special, None if later else first_positions(visual, mask))
+            return groups_of(visual)
+        return groups_of(visual, special, None if later else first_positions(visual, mask))
 
     def of_tokens(self, ids: Tensor) -> list[int]:
         """Of one generated token in each row."""
@@ -43,25 +44,18 @@ class PositionGroups:
         return [NEUTRAL if token in self.layout.special_ids else LANGUAGE for token in ids[:, 0].tolist()]
 
 
-def owners_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:
-    """The set of each position of a prompt: visual or language; neutral for special and first tokens, if given."""
-    owners = torch.where(visual, VISUAL, LANGUAGE)
+def groups_of(visual: Tensor, special: Tensor | None = None, first: Tensor | None = None) -> Tensor:
+    """The group of each prompt position: visual or language; neutral for special and first tokens, if given."""
+    groups = torch.where(visual, VISUAL, LANGUAGE)
     for sinks in (special, first):
         if sinks is not None:
-            owners = torch.where(sinks & ~visual, NEUTRAL, owners)
-    return owners
+            groups = torch.where(sinks & ~visual, NEUTRAL, groups)
+    return groups
 
 
 def first_positions(like: Tensor, mask: Any) -> Tensor:
-    """Where each row of a prompt begins, from whatever kind of mask there is."""
-    start = torch.zeros(like.shape[0], dtype=torch.long, device=like.device)
-    if isinstance(mask, dict):
-        mask = mask.get("full_attention", next(iter(mask.values()), None))
-    if mask is not None:
-        if mask.dim() == 4:
-            mask = mask[:, 0, -1]
-            mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-        start = mask[:, : like.shape[1]].to(torch.uint8).argmax(1)
+    """True where each row of a prompt begins, from any kind of attention mask."""
+    start = valid_positions(mask, like).to(torch.uint8).argmax(1)
     first = torch.zeros_like(like)
     first[torch.arange(like.shape[0], device=like.device), start] = True
     return first

@@ -1,125 +1,117 @@
-"""What a method does during a generation: the callbacks that an attachment makes."""
+"""What a method does during a generation: the callbacks of an attached method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from heal.analysis.counterfactual import Attended
+from heal.engine.attention_call import AttentionCall
 from heal.engine.branches import Branch
 from heal.engine.generation import Generation
+from heal.engine.search import Search
+from heal.engine.state import State
+
+S = TypeVar("S", bound=State)
+
+LAYER_CALLBACKS = ("attention", "head_outputs", "residual", "project", "projected", "mlp_output")
+CHANGING = ("attention", "head_outputs", "residual", "project", "mlp_output", "logits")
+"""Callbacks that can change what the model computes."""
 
 
-class Runtime:
-    """A method at work. The defaults do nothing, so a method says only what it changes.
+class Runtime(Generic[S]):
+    """A method attached to a model. Override the callbacks that the method needs: an overridden callback is called.
 
     `generation.branch` tells the model's own pass (empty) from the passes of the method's branches.
     """
 
-    sets: int = 2
-    """How many sets of positions are told apart: visual, language, and neutral if there are three."""
+    group_count: int = 2
+    """Position groups: visual and language, and neutral if there are three."""
 
-    repeats: bool = False
-    """Whether the last position of the prompt is run again after it was observed."""
+    repeats_last_position: bool = False
+    """Whether the last prompt position is run again, after it was analysed, before the first token is chosen."""
 
-    whole_prompt: bool = False
-    """Whether more than the last position of a prompt is changed or looked at."""
+    last_position_only: bool = False
+    """Whether the layer callbacks leave all prompt positions but the last alone, so that the prefix cache serves."""
 
     needs_picture: bool = True
-    """Whether the method rests while a prompt has no visual tokens."""
-
-    changes_heads: bool = False
-    """Whether `heads` is to be called."""
-
-    changes_mlp: bool = False
-    """Whether `fed` is to be called."""
-
-    projects: bool = False
-    """Whether `project` is to be called."""
+    """Whether the method does nothing while a prompt has no visual tokens."""
 
     branches: tuple[Branch, ...] = ()
     """Passes beside the model's own."""
-
-    generate_options: Mapping[str, Any] = {}
-    """Options of generate() that the method sets."""
 
     neutral: ClassVar[Mapping[str, float]] = {}
     """The quantities that the method moves (see `Tally.add`), and the value of each that changes nothing."""
 
     changes_output: bool = True
-    """Whether the method is meant to change anything: what only measures is not warned about."""
+    """Whether the method is meant to change anything. A method that only measures is not warned about."""
 
-    searches: bool = False
-    """Whether the method is a search, whose effect is the tokens it chooses against the likeliest ones."""
+    def overrides(self, name: str) -> bool:
+        """Whether this method has its own version of a callback."""
+        return getattr(type(self), name) is not getattr(Runtime, name) or name in vars(self)
+
+    @property
+    def whole_prompt(self) -> bool:
+        """Whether prompt positions before the last one may be read or changed."""
+        return not self.last_position_only and any(map(self.overrides, LAYER_CALLBACKS))
 
     def facts(self) -> dict[str, Any]:
-        """What is only known once the model is: written into traces."""
+        """Facts that depend on the model, for traces."""
         return {}
 
-    def check_rows(self, copies: int) -> None:
-        """Refuse a call in which one sample occupies several rows, if the method cannot have that."""
+    def check_rows(self, samples: int, copies: int) -> None:
+        """Refuse a call with so many samples, or so many rows per sample, if the method cannot handle it."""
 
-    def begin(self, generation: Generation) -> None:
-        """A prompt arrives, with visual positions if the method needs them."""
+    def begin(self, generation: Generation[S], earlier: S | None) -> S:
+        """A prompt begins: the state for it. `earlier` is the state of the conversation's previous turn."""
+        return State()  # type: ignore[return-value]
 
-    def before(self, generation: Generation) -> None:
-        """A forward pass of this generation starts."""
+    def before_pass(self, generation: Generation[S]) -> None:
+        """A forward pass begins."""
 
     # ── attention ─────────────────────────────────────────────────────────────────────────────────────
 
-    def takes_part(self, layer: int, branch: str = "") -> bool:
-        """Whether `observe` and `attend` are to be called for this layer."""
-        return False
-
-    def observe(self, generation: Generation, layer: int, at: Attended) -> Tensor | None:
-        """The last position of a prompt attends: its output [rows, heads, dim], or None for the plain one."""
-        return None
-
-    def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
-        """The output [rows, 1, heads, dim] of one position in a layer."""
+    def attention(self, generation: Generation[S], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:
+        """The attention output [rows, queries, heads, dim] of one layer."""
         return plain()
 
-    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
-        """Head outputs [rows, positions, heads, dim] on their way to o_proj."""
+    def head_outputs(self, generation: Generation[S], layer: int, outputs: Tensor) -> Tensor:
+        """The head outputs [rows, positions, heads, dim] before o_proj."""
         return outputs
 
     # ── the residual stream ───────────────────────────────────────────────────────────────────────────
 
-    def wants_stream(self, generation: Generation, layer: int) -> bool:
-        """Whether `residual` is to be called for this layer in this pass."""
-        return False
+    def residual(self, generation: Generation[S], layer: int, hidden: Tensor) -> Tensor | None:
+        """The residual stream [rows, positions, hidden] that enters a layer. Return a tensor to replace it."""
+        return None
 
-    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
-        """The residual stream that enters a layer, [rows, positions, hidden]."""
-
-    def wants_projection(self, generation: Generation, layer: int) -> bool:
-        """Whether `projected` is to be called for this layer in this pass."""
-        return False
-
-    def project(self, generation: Generation, layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
-        """What o_proj makes of the concatenated head outputs of one position, if the method makes it itself."""
+    def project(self, generation: Generation[S], layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
+        """The output of o_proj for one position, if the method computes it itself. `heads` is [rows, heads·dim]."""
         return None
 
     def projected(
-        self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module
+        self, generation: Generation[S], layer: int, heads: Tensor, output: Tensor, projection: nn.Module
     ) -> None:
-        """The concatenated head outputs that entered o_proj and what came out, at the last position."""
+        """What entered o_proj and what it returned, [rows, positions, …]."""
 
-    def fed(self, generation: Generation, layer: int, hidden: Tensor, output: Tensor) -> Tensor:
-        """What goes into a layer's feed-forward block and what comes out, [rows, positions, hidden]."""
+    def mlp_output(self, generation: Generation[S], layer: int, hidden: Tensor, output: Tensor) -> Tensor:
+        """The input and output [rows, positions, hidden] of a layer's feed-forward block: the output to use."""
         return output
 
-    # ── the end of a pass ─────────────────────────────────────────────────────────────────────────────
+    # ── the end of a pass, and the search ─────────────────────────────────────────────────────────────
 
-    def after(self, generation: Generation) -> None:
-        """The decoder is through."""
+    def after_pass(self, generation: Generation[S]) -> None:
+        """The decoder has run."""
 
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        """Scores [rows, vocabulary] of the next token in fp32, and those of the branches by name."""
+    def logits(self, generation: Generation[S], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
+        """The next-token logits [rows, vocabulary] in fp32, and those of the branches by name: the logits to use."""
         return logits
 
-    def why_unchanged(self, generation: Generation) -> str:
-        """Why nothing was changed, in a generation in which the engine found no change."""
-        return "the method gave back what the plain model has"
+    def search(self, search: Search) -> None:
+        """Own the search: read, look ahead, take back and commit tokens until `search.stopped()` holds."""
+        raise NotImplementedError
+
+    def why_unchanged(self, generation: Generation[S]) -> str:
+        """Why nothing was changed, for a generation in which the engine found no change."""
+        return "the method returned what the plain model computes"

@@ -81,6 +81,14 @@ class Tally:
             if len(self._pending) == self.PENDING or self._held > self.HELD:
                 self._sum_up()
 
+    def crop(self, tokens: int) -> None:
+        """The passes that read the last `tokens` tokens were taken back. Called by the engine alone."""
+        with self._lock:
+            self._sum_up()
+            del self._steps[-tokens:]
+            del self.best[-tokens:]
+            self._values = None
+
     @property
     def steps(self) -> list[Tensor]:
         """(changes, things moved, Σ|size| …) by row, for each step."""

@@ -5,15 +5,21 @@ from heal.methods.beam import Beam
 from heal.methods.dola import DoLa
 from heal.methods.heal import HEAL
 from heal.methods.memvr import MemVR
+from heal.methods.opera import OPERA
 from heal.methods.pai import PAI
 from heal.methods.parsing import parse
-from heal.methods.together import Together
+from heal.methods.sid import SID
+from heal.methods.combined import Combined
+from heal.methods.var import VAR
 from heal.methods.vcd import VCD
 from heal.methods.vhr import VHR
 
 __all__ = [
     "HEAL",
+    "OPERA",
     "PAI",
+    "SID",
+    "VAR",
     "VCD",
     "VHR",
     "Beam",
@@ -22,7 +28,7 @@ __all__ = [
     "Handle",
     "MemVR",
     "Method",
-    "Together",
+    "Combined",
     "available",
     "create",
     "parse",

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+import torch
 
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import ConfigError
 from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime
@@ -47,7 +48,7 @@ class Beam(Method):
         options: dict[str, object] = {"num_beams": self.beams}
         return options | ({"length_penalty": self.length_penalty} if self.beams > 1 else {})
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         return _BeamRuntime(self)
 
 
@@ -56,15 +57,14 @@ class _BeamRuntime(CountingRuntime):
 
     neutral: ClassVar[Mapping[str, float]] = {"beams": 1.0}
     needs_picture = False
-    searches = True
 
     def __init__(self, config: Beam) -> None:
         self.config = config
-        self.generate_options = config.generate_options()
         self.idle = (
             "one beam is greedy decoding" if config.beams == 1 else "the search chose the likeliest token each time"
         )
 
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        generation.tally.add(logits.new_full((logits.shape[0], 1), self.config.beams))
-        return logits
+    def after_pass(self, generation: Generation[State]) -> None:
+        generation.tally.add(
+            torch.full((generation.rows, 1), float(self.config.beams), device=generation.groups.device)
+        )

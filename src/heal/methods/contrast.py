@@ -1,12 +1,19 @@
-"""Contrasts of next-token scores, as pure functions."""
+"""Contrasts of next-token scores: pure functions, and the runtime that contrasts with one branch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from heal.engine.branches import Branch
+from heal.engine.comparison import moved
+from heal.engine.generation import Generation
+from heal.engine.state import State
+from heal.methods.counting import CountingRuntime, seeing
 
 
 def contrast(
@@ -24,3 +31,21 @@ def plausible(
         return scores
     least = logits.amax(-1, keepdim=True) + math.log(share)
     return scores.masked_fill(logits < least, -torch.inf)
+
+
+class ContrastRuntime(CountingRuntime):
+    """Contrasts the model's own logits with those of one branch: (1 + a)·l − a·l′ among the plausible tokens."""
+
+    def __init__(self, strength: float, cutoff: float, branch: Branch) -> None:
+        self.strength, self.cutoff, self.name = strength, cutoff, branch.name
+        if strength > 0:
+            self.branches = (branch,)
+
+    def logits(self, generation: Generation[State], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
+        if self.strength == 0 and self.cutoff == 0:
+            return logits
+        scores = contrast(logits, branches[self.name], self.strength) if self.strength > 0 else logits
+        scores = plausible(scores, logits, self.cutoff)
+        scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
+        generation.tally.add(moved(scores, logits).unsqueeze(1))
+        return scores

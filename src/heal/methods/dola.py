@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,7 +14,9 @@ from heal.engine.comparison import moved
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.contrast import plausible
 from heal.methods.counting import CountingRuntime
@@ -52,15 +53,11 @@ class DoLa(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, allowed in (("bucket", get_args(Bucket)), ("divergence", get_args(Divergence))):
-            if getattr(self, field) not in allowed:
-                raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
-        if not 0 <= self.strength < math.inf:
-            raise ConfigError(f"strength must be 0 or more, not {self.strength}")
-        if not 0 <= self.relative_top <= 1:
-            raise ConfigError(f"relative_top must lie between 0 and 1, not {self.relative_top}")
-        if self.layers is not None and (not self.layers or min(self.layers) < 0):
-            raise ConfigError(f"layers must name at least one layer from 0 on, not {self.layers}")
+        checks.one_of(self, Bucket, "bucket")
+        checks.one_of(self, Divergence, "divergence")
+        checks.at_least(self, 0, "strength")
+        checks.fraction(self, "relative_top")
+        checks.layer_list(self)
 
     def candidates(self, layout: Layout) -> tuple[int, ...]:
         """Which layers may be contrasted with the last in this model."""
@@ -79,7 +76,7 @@ class DoLa(Method):
             raise ConfigError(f"a model of {count} layers has no {self.bucket} candidates: name some with layers")
         return found
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         return _DoLaRuntime(self, layout)
 
 
@@ -96,6 +93,7 @@ def disagreement(
 
 class _DoLaRuntime(CountingRuntime):
     needs_picture = False
+    last_position_only = True
 
     def __init__(self, config: DoLa, layout: Layout) -> None:
         self.config = config
@@ -103,14 +101,12 @@ class _DoLaRuntime(CountingRuntime):
         self.head = layout.model.get_output_embeddings()
         self._streams: dict[int, Tensor] = {}
 
-    def wants_stream(self, generation: Generation, layer: int) -> bool:
-        return layer in self.candidates and self.config.strength > 0
+    def residual(self, generation: Generation[State], layer: int, hidden: Tensor) -> None:
+        # the input of block i (counted from 0) is the output of block i (counted from 1)
+        if layer in self.candidates and self.config.strength > 0:
+            self._streams[layer] = hidden[:, -1]
 
-    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
-        # what enters block i (from 0 on) is the output of block i (from 1 on)
-        self._streams[layer] = hidden[:, -1]
-
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, generation: Generation[State], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         config = self.config
         if config.strength == 0 and config.relative_top == 0:
             return logits

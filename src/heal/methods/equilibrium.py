@@ -13,8 +13,8 @@ from jaxtyping import Float32, Int64, UInt8
 
 from heal import strict_json
 from heal.analysis.taxonomy import HeadType
+from heal.atomic_write import atomic_write
 from heal.errors import ConfigError, shortened
-from heal.files import write_whole
 
 FILE = "equilibrium.json"
 """Its name in the folder of a checkpoint."""
@@ -78,7 +78,7 @@ class Equilibrium:
             "counts": self.counts.tolist(),
             "source": self.source,
         }
-        write_whole(path, json.dumps(record) + "\n")
+        atomic_write(path, json.dumps(record) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Equilibrium:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from heal.analysis.taxonomy import MAD
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.equilibrium import Equilibrium
 
@@ -126,13 +127,15 @@ class HEAL(Method):
             ("covariance", COVARIANCES),
             ("replacement", REPLACEMENTS),
             ("measure", MEASURES),
-            ("drift", get_args(Drift)),
-            ("heads", get_args(Heads)),
-            ("sinks", get_args(Sinks)),
-            ("path", get_args(Path)),
+            ("drift", Drift),
+            ("heads", Heads),
+            ("sinks", Sinks),
+            ("path", Path),
         ):
-            if getattr(self, field) not in allowed:
-                raise ConfigError(f"{field} cannot be {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
+            checks.one_of(self, allowed, field)
+        checks.whole(self, 1, "interval", "draws")
+        checks.whole(self, 0, "seed")
+        checks.layer_list(self)
         if self.covariance == "full" and self.masking != "gaussian":
             raise ConfigError(f"covariance full belongs to gaussian masking, not to {self.masking}")
         if self.compile and (self.masking, self.covariance, self.draws, self.path) != (
@@ -152,10 +155,6 @@ class HEAL(Method):
             raise ConfigError("delta shifts the targets of a profile: give alpha='profile' with it")
         if self.profile is not None and not isinstance(self.alpha, str):
             raise ConfigError("profile belongs to alpha='auto' or 'profile'")
-        for field in ("interval", "draws"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{field} must be a whole number from 1 on, not {value!r}")
         if self.draws > MOST_DRAWS:
             raise ConfigError(f"draws must be at most {MOST_DRAWS}, not {self.draws}")
         for field in ("mad", "sigma_causal", "sigma_info"):
@@ -163,10 +162,6 @@ class HEAL(Method):
                 raise ConfigError(f"{field} must be zero or more (inf is allowed), not {value}")
         if self.factor_limit is not None and not (self.factor_limit >= 1 and isfinite(self.factor_limit)):
             raise ConfigError(f"factor_limit must be 1 or more, or None for no limit, not {self.factor_limit}")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigError(f"seed must be a whole number from 0 on, not {self.seed!r}")
-        if self.layers is not None and (not self.layers or any(i < 0 for i in self.layers)):
-            raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
 
     def targets(self, layout: Layout) -> float | Tensor:
         """α for this model: one number, or one for every layer and head."""
@@ -183,10 +178,9 @@ class HEAL(Method):
             )
         return torch.from_numpy(found.targets(self.delta))
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         from heal.methods.heal_runtime import HealRuntime
 
-        count = len(layout.layers)
-        if self.layers is not None and max(self.layers) >= count:
-            raise ConfigError(f"layers names layer {max(self.layers)}, but the model has {count} (0 to {count - 1})")
+        if self.layers is not None:
+            checks.within(self, len(layout.layers))
         return HealRuntime(self, layout, trace)

@@ -1,4 +1,4 @@
-"""HEAL at work: what is measured and changed at each layer and step of a generation."""
+"""HEAL during a generation: what is measured and changed at each layer and step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from heal.analysis.reference import reference_output, reference_scores
 from heal.analysis.split import LANGUAGE, Partial, merge
 from heal.analysis.step import compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
+from heal.engine.attention_call import AttentionCall
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State, StepRecord
 from heal.errors import ConfigError
 from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
@@ -30,52 +32,81 @@ INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
 
 
 @dataclass(frozen=True)
-class StepRecord:
-    """What was measured at one step, [rows, layers, heads] each, in the rows of that step."""
+class HeadTypes:
+    """Head types found at one step, which act from the next step on."""
 
-    visual: Tensor
-    language: Tensor
-    total: Tensor
-    contribution: Tensor
-    beta: Tensor
-    gamma: Tensor
+    step: int
     types: Tensor
-    refreshed: bool
+    chosen: Tensor
+    """The heads to calibrate."""
+    active: list[bool]
+    """Layers in which any head of any row is calibrated."""
+
+    def select(self, rows: list[int]) -> HeadTypes:
+        index = torch.tensor(rows, device=self.types.device)
+        types, chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
+        return HeadTypes(self.step, types, chosen, self.active)
 
 
-class HealState:
+class HealState(State):
     """One generation's state: running moments, head types, and what the current pass has measured."""
 
     def __init__(self, layers: int) -> None:
+        super().__init__()
         self.moments: list[Moments | None] = [None] * layers
-        self.types: Tensor | None = None
-        self.chosen: Tensor | None = None
-        self.active = [False] * layers
+        self.found: HeadTypes | None = None
         self.noises: dict[torch.device, Noise] = {}
-        self.records: list[StepRecord] = []
         self.prompt_contribution: Tensor | None = None
         self.prompt_scores: list[HeadScores | None] = [None] * layers
         """Of the first token when nothing is repeated: with the draw that the repeated position would get."""
         self.refresh = False
-        self.clear(layers)
+        self._layers = layers
+        self._step = 0
+        self._earlier: list[tuple[HeadTypes, list[int]]] = []  # with the present rows in terms of its own
+        self.clear()
 
-    def clear(self, layers: int) -> None:
-        self.scores: list[HeadScores | None] = [None] * layers
-        self.contributions: list[Tensor | None] = [None] * layers
-        self.streams: list[Tensor | None] = [None] * layers
-        self.betas: list[Tensor | None] = [None] * layers
-        self.gammas: list[Tensor | None] = [None] * layers
+    def clear(self) -> None:
+        """A pass begins."""
+        self.scores: list[HeadScores | None] = [None] * self._layers
+        self.contributions: list[Tensor | None] = [None] * self._layers
+        self.streams: list[Tensor | None] = [None] * self._layers
+        self.betas: list[Tensor | None] = [None] * self._layers
+        self.gammas: list[Tensor | None] = [None] * self._layers
+
+    def begin_pass(self, step: int, refresh: bool) -> None:
+        self.clear()
+        self._step, self.refresh = step, refresh
+
+    def refreshed(self, found: HeadTypes) -> None:
+        """New types; the old ones stay for a crop back to before this step."""
+        if self.found is not None:
+            self._earlier.append((self.found, list(range(len(self.found.types)))))
+        self.found = found
+
+    def active(self, layer: int) -> bool:
+        return self.found is not None and self.found.active[layer]
 
     def select(self, rows: list[int]) -> None:
         """Beams moved: what is carried from step to step follows them."""
-        if self.types is None or self.chosen is None:
+        super().select(rows)
+        if self.found is None:
             return
-        index = torch.tensor(rows, device=self.types.device)
-        self.types, self.chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
+        self.found = self.found.select(rows)
+        self._earlier = [(found, [own[row] for row in rows]) for found, own in self._earlier]
+        index = torch.tensor(rows)
         self.moments = [None if m is None else m.select(index.to(m.count.device)) for m in self.moments]
 
+    def crop(self, tokens: int) -> None:
+        super().crop(tokens)
+        self._step -= tokens
+        self.moments = [None] * self._layers  # computed again from the cache
+        while self.found is not None and self.found.step > self._step and self._earlier:
+            found, rows = self._earlier.pop()
+            self.found = found.select(rows)
 
-class HealRuntime(Runtime):
+
+class HealRuntime(Runtime[HealState]):
+    last_position_only = True
     neutral: ClassVar[Mapping[str, float]] = {"beta": 1.0, "gamma": 1.0}
 
     def __init__(self, config: HEAL, layout: Layout, trace: bool) -> None:
@@ -83,10 +114,8 @@ class HealRuntime(Runtime):
         self.layout = layout
         self.targets = config.targets(layout)
         self.trace = trace
-        self.sets = 3 if config.sinks == "neutral" else 2
-        self.repeats = config.calibrate
-        # what only measures leaves every bit of the output alone
-        self.projects = config.calibrate and config.path == "fast" and config.replacement != "none"
+        self.group_count = 3 if config.sinks == "neutral" else 2
+        self.repeats_last_position = config.calibrate
         self.changes_output = config.calibrate
         self.causal = CausalStage(config, layout)
         count = len(layout.layers)
@@ -94,83 +123,94 @@ class HealRuntime(Runtime):
 
     # ── the course of a generation ────────────────────────────────────────────────────────────────────
 
-    def check_rows(self, copies: int) -> None:
+    def check_rows(self, samples: int, copies: int) -> None:
         if copies > 1 and "swap" in (self.config.masking, self.config.replacement):
             raise ConfigError(
                 "swap takes another row for another sample, but with beams or several return sequences rows are "
                 "copies of one sample: use gaussian, zero or uniform"
             )
 
-    def takes_part(self, layer: int, branch: str = "") -> bool:
-        return self._part[layer]
-
     def facts(self) -> dict[str, Any]:
         mean = float(self.targets.mean()) if isinstance(self.targets, Tensor) else self.targets
         return {"equilibrium": mean}
 
-    def begin(self, generation: Generation) -> None:
-        generation.data = HealState(len(self._part))
+    def begin(self, generation: Generation[HealState], earlier: HealState | None) -> HealState:
+        return HealState(len(self._part))
 
-    def before(self, generation: Generation) -> None:
-        state: HealState = generation.data
-        state.clear(len(self._part))
-        state.refresh = generation.phase == "prompt" or (
+    def before_pass(self, generation: Generation[HealState]) -> None:
+        refresh = generation.phase == "prompt" or (
             generation.phase == "decode" and generation.step % self.config.interval == 0
         )
+        generation.state.begin_pass(generation.step, refresh)
 
-    def after(self, generation: Generation) -> None:
-        state: HealState = generation.data
+    def after_pass(self, generation: Generation[HealState]) -> None:
+        state = generation.state
         prompt = generation.phase == "prompt"
         if prompt:
-            self._find_types(state, generation)
+            self._refresh_types(state, generation)
             state.prompt_contribution = self._stack(state.contributions, generation)
-        if not prompt or not self.repeats:
+        if not prompt or not self.repeats_last_position:
             if self.config.calibrate:
                 generation.tally.add(*(self._stack(f, generation, 1.0) for f in (state.betas, state.gammas)))
             if self.trace:
                 state.records.append(self._record(state, generation))
         if state.refresh and not prompt:
-            self._find_types(state, generation)
+            self._refresh_types(state, generation)
 
-    def why_unchanged(self, generation: Generation) -> str:
+    def why_unchanged(self, generation: Generation[HealState]) -> str:
         if not self.config.calibrate:
             return "calibrate=False: the heads were measured, not changed"
-        if not any(generation.data.active):
+        if not any(map(generation.state.active, range(len(self._part)))):
             return f"no head was typed {self.config.heads}"
         return "every synergy head was at the equilibrium or carried no mix"
 
     # ── one layer ─────────────────────────────────────────────────────────────────────────────────────
 
-    def observe(self, generation: Generation, layer: int, at: Attended) -> None:
-        state: HealState = generation.data
+    def attention(
+        self, generation: Generation[HealState], call: AttentionCall, plain: Callable[[], Tensor]
+    ) -> Tensor:
+        if not self._part[call.layer]:
+            return plain()
+        if generation.phase != "prompt":
+            return self._attend(generation, call.layer, call.newest, plain)
+        out = plain()
+        self._observe(generation, call.layer, call.newest)
+        return out
+
+    def _observe(self, generation: Generation[HealState], layer: int, at: Attended) -> None:
+        """Measure the heads at the last position of a prompt."""
+        state = generation.state
         if self.config.path == "fast":
             state.moments[layer] = Moments.of(at.key, at.value, at.regions)
         real = at.split() if self.config.path == "fast" else None
         state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], real)
-        if self.trace and not self.repeats:
+        if self.trace and not self.repeats_last_position:
             state.prompt_scores[layer] = self._scores(generation, layer, at, state.moments[layer], real, address=0)
-        if self.repeats and (moments := state.moments[layer]) is not None:
+        if self.repeats_last_position and (moments := state.moments[layer]) is not None:
             # the last position is about to come again, from calibrated layers
-            moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_owners.to(at.key.device))
+            moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_groups.to(at.key.device))
 
-    def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
-        state: HealState = generation.data
+    def _attend(
+        self, generation: Generation[HealState], layer: int, at: Attended, plain: Callable[[], Tensor]
+    ) -> Tensor:
+        """Measure and calibrate the heads at a generated token, or at the repeated last position."""
+        state = generation.state
         moments = self._current_moments(generation, layer, at)
-        if not (state.active[layer] or state.refresh or self.trace):
+        if not (state.active(layer) or state.refresh or self.trace):
             return plain()
         real = at.split() if self.config.path == "fast" else None
-        if self.config.compile and self.config.calibrate and state.active[layer]:
+        if self.config.compile and self.config.calibrate and state.active(layer):
             assert real is not None
             assert moments is not None
             return self._compiled(generation, layer, at, moments, real)
         scores = state.scores[layer] = self._scores(generation, layer, at, moments, real)
-        if not self.config.calibrate or not state.active[layer]:
+        if not self.config.calibrate or not state.active(layer):
             return plain()
-        assert state.chosen is not None
+        assert state.found is not None
         beta, gamma = factors(
             scores.visual,
             scores.language,
-            state.chosen[:, layer].to(scores.visual.device),
+            state.found.chosen[:, layer].to(scores.visual.device),
             self._target(layer, scores.visual.device),
             self.config.factor_limit,
             self.config.drift == "language",
@@ -183,11 +223,11 @@ class HealRuntime(Runtime):
         return out.unsqueeze(1)
 
     def _compiled(
-        self, generation: Generation, layer: int, at: Attended, moments: Moments, real: list[Partial]
+        self, generation: Generation[HealState], layer: int, at: Attended, moments: Moments, real: list[Partial]
     ) -> Tensor:
         """The same as one compiled function."""
-        state: HealState = generation.data
-        assert state.chosen is not None
+        state = generation.state
+        assert state.found is not None
         noise = self._noise(generation, layer, at.query.device).at(INFORMATION, 0)
         visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(
             at.query,
@@ -197,7 +237,7 @@ class HealRuntime(Runtime):
             moments.squared,
             GaussianDraw.of(at, noise),
             real,
-            state.chosen[:, layer].to(at.query.device),
+            state.found.chosen[:, layer].to(at.query.device),
             self._target(layer, at.query.device),
             self.config.factor_limit,
             self.config.drift == "language",
@@ -209,22 +249,25 @@ class HealRuntime(Runtime):
     def _target(self, layer: int, device: torch.device) -> float | Tensor:
         return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets
 
-    def _current_moments(self, generation: Generation, layer: int, at: Attended) -> Moments | None:
+    def _current_moments(self, generation: Generation[HealState], layer: int, at: Attended) -> Moments | None:
         if self.config.path == "reference":
             return None
-        moments: Moments | None = generation.data.moments[layer]
-        if moments is None or at.regions.length < generation.length:  # a window slid: positions left it
-            return Moments.of(at.key, at.value, at.regions)
+        moments = generation.state.moments[layer]
+        if moments is None or at.regions.length < generation.length:  # a crop, or positions left a sliding window
+            moments = Moments.of(at.key, at.value, at.regions)
+            if at.regions.length == generation.length:
+                generation.state.moments[layer] = moments
+            return moments
         key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
         if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
             moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
         else:
-            moments.append(key, value, generation.last_owners.to(key.device))
+            moments.append(key, value, generation.last_groups.to(key.device))
         return moments
 
     def _scores(
         self,
-        generation: Generation,
+        generation: Generation[HealState],
         layer: int,
         at: Attended,
         moments: Moments | None,
@@ -244,8 +287,10 @@ class HealRuntime(Runtime):
                 draws.append(scores_from_partials(real, fake, config.measure))
         return mean_scores(draws)
 
-    def _noise(self, generation: Generation, layer: int, device: torch.device, address: int | None = None) -> Noise:
-        state: HealState = generation.data
+    def _noise(
+        self, generation: Generation[HealState], layer: int, device: torch.device, address: int | None = None
+    ) -> Noise:
+        state = generation.state
         noise = state.noises.setdefault(device, Noise(self.config.seed, device))
         if address is None:  # the prompt's analysis and the first token are two draws
             address = -1 if generation.phase == "prompt" else generation.step
@@ -253,19 +298,18 @@ class HealRuntime(Runtime):
 
     # ── which heads matter ────────────────────────────────────────────────────────────────────────────
 
-    def wants_stream(self, generation: Generation, layer: int) -> bool:
-        return generation.data.refresh and self.config.replacement != "none" and self._part[layer]
+    def residual(self, generation: Generation[HealState], layer: int, hidden: Tensor) -> None:
+        if generation.state.refresh and self.config.replacement != "none" and self._part[layer]:
+            generation.state.streams[layer] = hidden[:, -1]
 
-    def wants_projection(self, generation: Generation, layer: int) -> bool:
-        return self.wants_stream(generation, layer)
-
-    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
-        generation.data.streams[layer] = hidden[:, -1]
-
-    def project(self, generation: Generation, layer: int, heads: Tensor, projection: nn.Module) -> Tensor | None:
-        state: HealState = generation.data
+    def project(
+        self, generation: Generation[HealState], layer: int, heads: Tensor, projection: nn.Module
+    ) -> Tensor | None:
+        state = generation.state
         residual = state.streams[layer]
-        assert residual is not None
+        # a method that only measures leaves every bit of the output alone
+        if residual is None or not self.config.calibrate or self.config.path != "fast":
+            return None
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
         found = self.causal.fused(layer, residual, heads, projection, noise)
         if found is None:
@@ -274,17 +318,17 @@ class HealRuntime(Runtime):
         return out
 
     def projected(
-        self, generation: Generation, layer: int, heads: Tensor, output: Tensor, projection: nn.Module
+        self, generation: Generation[HealState], layer: int, heads: Tensor, output: Tensor, projection: nn.Module
     ) -> None:
-        state: HealState = generation.data
-        if state.contributions[layer] is not None:
-            return
+        state = generation.state
         residual = state.streams[layer]
-        assert residual is not None
+        if residual is None or state.contributions[layer] is not None:
+            return
+        heads, output = heads[:, -1], output[:, -1]
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
         state.contributions[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
 
-    def _find_types(self, state: HealState, generation: Generation) -> None:
+    def _refresh_types(self, state: HealState, generation: Generation[HealState]) -> None:
         config = self.config
         scores = self._scores_of(state.scores, generation)
         considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
@@ -300,11 +344,10 @@ class HealRuntime(Runtime):
             None if all(self._part) else considered.to(scores.total.device),
             config.yeo_johnson,
         )
-        state.types = found.types
-        state.chosen = self._choose(found, considered.to(found.types.device), generation)
-        state.active = state.chosen.any(dim=2).any(dim=0).tolist()
+        chosen = self._choose(found, considered.to(found.types.device), generation)
+        state.refreshed(HeadTypes(generation.step, found.types, chosen, chosen.any(dim=2).any(dim=0).tolist()))
 
-    def _choose(self, found: HeadMap, considered: Tensor, generation: Generation) -> Tensor:
+    def _choose(self, found: HeadMap, considered: Tensor, generation: Generation[HealState]) -> Tensor:
         """The heads to calibrate; the other kinds than synergy are controls."""
         if self.config.heads == "all":
             return considered.expand_as(found.types)
@@ -315,9 +358,11 @@ class HealRuntime(Runtime):
         rank = order.flatten().argsort().argsort().view(considered.shape)
         return rank < found.mask(HeadType.SYNERGY).sum(dim=(1, 2), keepdim=True)
 
-    # ── what is kept ──────────────────────────────────────────────────────────────────────────────────
+    # ── records ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _stack(self, layers: list[Tensor | None], generation: Generation, missing: float = torch.nan) -> Tensor:
+    def _stack(
+        self, layers: list[Tensor | None], generation: Generation[HealState], missing: float = torch.nan
+    ) -> Tensor:
         """[rows, layers, heads] on the device of the first layer that has values."""
         known = next((t for t in layers if t is not None), None)
         shape = (generation.rows, self.layout.heads)
@@ -326,26 +371,26 @@ class HealRuntime(Runtime):
         blank = torch.full(shape, missing, device=known.device)
         return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
 
-    def _scores_of(self, scores: list[HeadScores | None], generation: Generation) -> HeadScores:
+    def _scores_of(self, scores: list[HeadScores | None], generation: Generation[HealState]) -> HeadScores:
         def stacked(name: str) -> Tensor:
             return self._stack([None if s is None else getattr(s, name) for s in scores], generation)
 
         return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
 
-    def _record(self, state: HealState, generation: Generation) -> StepRecord:
+    def _record(self, state: HealState, generation: Generation[HealState]) -> StepRecord:
         first = generation.step == 0
-        assert state.types is not None
+        assert state.found is not None
         own = state.prompt_scores if generation.phase == "prompt" else state.scores
         scores = self._scores_of(own, generation)
         contributions = state.prompt_contribution if first else self._stack(state.contributions, generation)
         assert contributions is not None
-        return StepRecord(
-            visual=scores.visual.cpu(),
-            language=scores.language.cpu(),
-            total=scores.total.cpu(),
-            contribution=contributions.cpu(),
-            beta=self._stack(state.betas, generation).cpu(),
-            gamma=self._stack(state.gammas, generation).cpu(),
-            types=state.types.cpu(),
-            refreshed=first or state.refresh,
-        )
+        values = {
+            "visual": scores.visual,
+            "language": scores.language,
+            "total": scores.total,
+            "contribution": contributions,
+            "beta": self._stack(state.betas, generation),
+            "gamma": self._stack(state.gammas, generation),
+            "types": state.found.types,
+        }
+        return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or state.refresh)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,9 @@ from heal.analysis.split import TINY, VISUAL
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime
 
@@ -52,16 +54,11 @@ class MemVR(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"ratio must lie between 0 and 1, not {self.ratio}")
-        if not self.threshold >= 0:
+        checks.fraction(self, "ratio")
+        if not self.threshold >= 0:  # inf is allowed: no layer is ever unsure
             raise ConfigError(f"threshold must be 0 or more, not {self.threshold}")
-        for name in ("start", "end"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 0):
-                raise ConfigError(f"{name} must be a whole number from 0 on, not {value}")
-        if self.activation not in get_args(Activation):
-            raise ConfigError(f"activation cannot be {self.activation!r}: choose none or silu")
+        checks.whole(self, 0, "start", "end")
+        checks.one_of(self, Activation, "activation")
 
     def watched(self, count: int) -> range:
         """Layers (from 0 on) after which the model may be unsure; the next one is changed."""
@@ -72,7 +69,7 @@ class MemVR(Method):
             raise ConfigError(f"between start {start} and end {end} a model of {count} layers has none to watch")
         return found
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         return _MemVRRuntime(self, layout)
 
 
@@ -100,8 +97,6 @@ def retraced(
 
 class _MemVRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"ratio": 0.0}
-    changes_mlp = True
-    whole_prompt = True
     idle = "no watched layer was unsure, or the ratio is 0"
 
     def __init__(self, config: MemVR, layout: Layout) -> None:
@@ -111,46 +106,45 @@ class _MemVRRuntime(CountingRuntime):
         self._now: Tensor | None = None
         self._done: Tensor | None = None
 
-    def begin(self, generation: Generation) -> None:
-        earlier = {} if generation.data is None else generation.data.rows
-        super().begin(generation)
-        generation.data.rows |= earlier  # the next turn of a conversation sees the pictures of those before
+    def begin(self, generation: Generation[State], earlier: State | None) -> State:
+        state = State()
+        state.rows |= earlier.rows if earlier is not None else {}  # the pictures of earlier turns stay in memory
+        return state
 
-    def before(self, generation: Generation) -> None:
+    def before_pass(self, generation: Generation[State]) -> None:
         self._now = self._done = None
 
-    def wants_stream(self, generation: Generation, layer: int) -> bool:
-        remember = layer == 0 and generation.phase == "prompt"
-        return self.config.ratio > 0 and (remember or layer - 1 in self.watched)
-
-    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> None:
-        if layer == 0:
-            generation.data.rows = _memory(hidden, generation, generation.data.rows)
+    def residual(self, generation: Generation[State], layer: int, hidden: Tensor) -> None:
+        if self.config.ratio == 0:
             return
-        # what enters a layer is what the one before it said
+        if layer == 0 and generation.phase == "prompt":
+            generation.state.rows = _memory(hidden, generation, generation.state.rows)
+        if layer - 1 not in self.watched:
+            return
+        # the input of a layer is the output of the one before
         unsure = uncertainty(self.head(self.norm(hidden[:, -1])).float()) > self.config.threshold
-        unsure &= generation.data.rows["seen"].to(unsure.device)
+        unsure &= generation.state.rows["seen"].to(unsure.device)
         self._now = unsure if self._done is None else unsure & ~self._done
         self._done = self._now if self._done is None else self._done | self._now
 
-    def fed(self, generation: Generation, layer: int, hidden: Tensor, output: Tensor) -> Tensor:
+    def mlp_output(self, generation: Generation[State], layer: int, hidden: Tensor, output: Tensor) -> Tensor:
         if self._now is None or layer - 1 not in self.watched or not bool(self._now.any()):
             return output
-        memory = generation.data.rows["memory"].to(hidden.device, torch.float32)
+        memory = generation.state.rows["memory"].to(hidden.device, torch.float32)
         valid = generation.valid(hidden.shape[1]).to(hidden.device)
         mixed = retraced(hidden.float(), output.float(), memory, valid, self.config.ratio, self.config.activation)
         return torch.where(self._now[:, None, None].to(output.device), mixed.to(output.dtype), output)
 
-    def after(self, generation: Generation) -> None:
+    def after_pass(self, generation: Generation[State]) -> None:
         if self._done is not None:
             generation.tally.add(self._done.float().unsqueeze(1) * self.config.ratio)
 
 
-def _memory(hidden: Tensor, generation: Generation, earlier: dict[str, Tensor]) -> dict[str, Tensor]:
+def _memory(hidden: Tensor, generation: Generation[State], earlier: dict[str, Tensor]) -> dict[str, Tensor]:
     """The visual features as the first layer meets them, row by row, zeros behind the shorter ones."""
-    visual = generation.owners[:, -hidden.shape[1] :] == VISUAL
+    visual = generation.groups[:, -hidden.shape[1] :] == VISUAL
     rows = [hidden[r][visual[r]] for r in range(hidden.shape[0])]
     memory = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     if earlier:
         memory = torch.cat([earlier["memory"], memory], dim=1)
-    return {"memory": memory, "seen": (generation.owners == VISUAL).any(1)}
+    return {"memory": memory, "seen": (generation.groups == VISUAL).any(1)}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,12 +12,15 @@ from torch import Tensor
 
 from heal.analysis.counterfactual import Attended
 from heal.analysis.split import VISUAL, weighted_values
+from heal.engine.attention_call import AttentionCall
 from heal.engine.branches import Branch, Prompt
 from heal.engine.comparison import moved
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.contrast import plausible
 from heal.methods.counting import CountingRuntime, seeing
@@ -55,16 +57,11 @@ class PAI(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.preset not in get_args(Preset):
-            raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
-        if not 0 <= self.strength < math.inf:
-            raise ConfigError(f"alpha must be 0 or more, not {self.alpha}")
-        if not 1 <= self.guidance < math.inf:
-            raise ConfigError(f"gamma must be 1 or more, not {self.gamma}")
-        if not isinstance(self.start_layer, int) or self.start_layer < 0:
-            raise ConfigError(f"start_layer must be a whole number from 0 on, not {self.start_layer}")
-        if not 0 <= self.cutoff <= 1:
-            raise ConfigError(f"cutoff must lie between 0 and 1, not {self.cutoff}")
+        checks.one_of(self, Preset, "preset")
+        checks.at_least(self, 0, "alpha")
+        checks.at_least(self, 1, "gamma")
+        checks.whole(self, 0, "start_layer")
+        checks.fraction(self, "cutoff")
 
     @property
     def strength(self) -> float:
@@ -74,7 +71,7 @@ class PAI(Method):
     def guidance(self) -> float:
         return STRENGTHS[self.preset][1] if self.gamma is None else self.gamma
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         if self.start_layer >= len(layout.layers):
             raise ConfigError(f"start_layer is {self.start_layer}, but the model has {len(layout.layers)} layers")
         return _PAIRuntime(self)
@@ -92,6 +89,7 @@ def raised_attention(
 
 
 class _PAIRuntime(CountingRuntime):
+    last_position_only = True
     neutral: ClassVar[Mapping[str, float]] = {"scores": 0.0, "logits": 0.0}
     idle = "alpha is 0 and gamma is 1"
 
@@ -100,31 +98,24 @@ class _PAIRuntime(CountingRuntime):
         if config.guidance > 1:
             self.branches = (Branch("text", Prompt.without_pictures),)
 
-    def takes_part(self, layer: int, branch: str = "") -> bool:
-        return not branch and layer >= self.config.start_layer and self.config.strength > 0
+    def before_pass(self, generation: Generation[State]) -> None:
+        generation.state.rows.pop("rise", None)
 
-    def before(self, generation: Generation) -> None:
-        if generation.data is not None:
-            generation.data.rows.pop("rise", None)
+    def attention(self, generation: Generation[State], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:
+        if call.branch or call.layer < self.config.start_layer or self.config.strength == 0:
+            return plain()
+        masks, rows = call.regions.masks, generation.state.rows
+        out, rise = raised_attention(call.newest, masks[:, VISUAL], masks.any(1), self.config.strength)
+        known = rows.get("rise")
+        rows["rise"] = rise.mean(1) if known is None else known + rise.mean(1).to(known.device)
+        return call.with_newest(out)
 
-    def observe(self, generation: Generation, layer: int, at: Attended) -> Tensor | None:
-        masks = at.regions.masks
-        out, rise = raised_attention(at, masks[:, VISUAL], masks.any(1), self.config.strength)
-        known = generation.data.rows.get("rise")
-        generation.data.rows["rise"] = rise.mean(1) if known is None else known + rise.mean(1).to(known.device)
-        return out
-
-    def attend(self, generation: Generation, layer: int, at: Attended, plain: Callable[[], Tensor]) -> Tensor:
-        out = self.observe(generation, layer, at)
-        assert out is not None
-        return out.unsqueeze(1)
-
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, generation: Generation[State], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         scores = logits
         if self.config.guidance > 1:
-            own, text = logits.log_softmax(-1), others["text"].log_softmax(-1)
+            own, text = logits.log_softmax(-1), branches["text"].log_softmax(-1)
             scores = plausible(self.config.guidance * (own - text) + text, logits, self.config.cutoff)
             scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
-        rise = generation.data.rows.get("rise", logits.new_zeros(logits.shape[0])).to(logits.device)
+        rise = generation.state.rows.get("rise", logits.new_zeros(logits.shape[0])).to(logits.device)
         generation.tally.add(rise.unsqueeze(1), moved(scores, logits).unsqueeze(1))
         return scores

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from heal.analysis.noise import Noise
 from heal.engine.branches import Branch, Prompt
-from heal.engine.comparison import moved
-from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
-from heal.methods.contrast import contrast, plausible
-from heal.methods.counting import CountingRuntime, seeing
+from heal.methods.contrast import ContrastRuntime
 
 Preset = Literal["paper", "release"]
 CUTOFFS = {"paper": 0.1, "release": 0.2}
@@ -55,23 +52,19 @@ class VCD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.preset not in get_args(Preset):
-            raise ConfigError(f"preset cannot be {self.preset!r}: choose paper or release")
-        if not 0 <= self.alpha < math.inf:
-            raise ConfigError(f"alpha must be 0 or more, not {self.alpha}")
-        if self.beta is not None and not 0 <= self.beta <= 1:
-            raise ConfigError(f"beta must lie between 0 and 1, not {self.beta}")
+        checks.one_of(self, Preset, "preset")
+        checks.at_least(self, 0, "alpha")
+        checks.fraction(self, "beta")
+        checks.whole(self, 0, "seed")
         if self.noise_step not in range(STEPS):
             raise ConfigError(f"noise_step must be a whole number from 0 to {STEPS - 1}, not {self.noise_step}")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigError(f"seed must be a whole number from 0 on, not {self.seed}")
 
     @property
     def cutoff(self) -> float:
         return CUTOFFS[self.preset] if self.beta is None else self.beta
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
-        return _VCDRuntime(self)
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
+        return ContrastRuntime(self.alpha, self.cutoff, Branch("noisy", partial(_noisy, self)))
 
 
 def remaining(step: int) -> tuple[float, float]:
@@ -99,28 +92,13 @@ def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
     return torch.stack(tiles) * pixels.flatten(2).any(-1)[..., None, None, None]
 
 
-class _VCDRuntime(CountingRuntime):
-    def __init__(self, config: VCD) -> None:
-        self.config = config
-        if config.alpha > 0:
-            self.branches = (Branch("noisy", self._noisy),)
+def _noisy(config: VCD, prompt: Prompt) -> dict[str, Any]:
+    """The prompt with noise on its pictures."""
+    kept, added = remaining(config.noise_step)
+    sizes = {e.pixels: e.arguments.get(f"{e.modality}_grid_thw") for e in prompt.encodings}
 
-    def _noisy(self, prompt: Prompt) -> dict[str, object]:
-        kept, added = remaining(self.config.noise_step)
-        sizes = {e.pixels: e.arguments.get(f"{e.modality}_grid_thw") for e in prompt.encodings}
+    def change(name: str, pixels: Tensor) -> Tensor:
+        noise = noise_like(pixels, sizes[name], config.seed)
+        return (kept * pixels.float() + added * noise).to(pixels.dtype)
 
-        def change(name: str, pixels: Tensor) -> Tensor:
-            noise = noise_like(pixels, sizes[name], self.config.seed)
-            return (kept * pixels.float() + added * noise).to(pixels.dtype)
-
-        return prompt.with_pictures(change)
-
-    def logits(self, generation: Generation, logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-        config = self.config
-        if config.alpha == 0 and config.cutoff == 0:
-            return logits
-        scores = contrast(logits, others["noisy"], config.alpha) if config.alpha > 0 else logits
-        scores = plausible(scores, logits, config.cutoff)
-        scores = scores.where(seeing(generation).to(logits.device)[:, None], logits)
-        generation.tally.add(moved(scores, logits).unsqueeze(1))
-        return scores
+    return prompt.with_pictures(change)

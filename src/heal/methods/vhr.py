@@ -15,7 +15,9 @@ from heal.engine.branches import Branch, Prompt
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime, seeing
 
@@ -44,17 +46,15 @@ class VHR(Method):
         super().__post_init__()
         if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha must be more than 0, not {self.alpha}")
-        if self.layers is not None and (not self.layers or min(self.layers) < 0):
-            raise ConfigError(f"layers must name at least one decoder layer from 0 on, not {self.layers}")
+        checks.layer_list(self)
 
     def chosen_layers(self, count: int) -> frozenset[int]:
         if self.layers is not None:
-            if max(self.layers) >= count:
-                raise ConfigError(f"layers names layer {max(self.layers)}, but the model has {count}")
+            checks.within(self, count)
             return frozenset(self.layers)
         return frozenset({min(1, count - 1), *range(count - max(1, round(14 / 32 * count)), count)})
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime:
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         return _VHRRuntime(self, self.chosen_layers(len(layout.layers)))
 
 
@@ -81,8 +81,6 @@ def _beyond(values: Tensor) -> Tensor:
 
 class _VHRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"scale": 1.0}
-    changes_heads = True
-    whole_prompt = True
     branches = (Branch(TEXT, Prompt.without_pictures, first=True, once=True),)
     idle = "alpha is 1, or no head reacted to the picture"
 
@@ -92,20 +90,20 @@ class _VHRRuntime(CountingRuntime):
         self._blind: dict[int, Tensor] = {}
         self._scales: list[Tensor] = []
 
-    def begin(self, generation: Generation) -> None:
-        super().begin(generation)
+    def begin(self, generation: Generation[State], earlier: State | None) -> State:
         self._blind.clear()
+        return State()
 
-    def before(self, generation: Generation) -> None:
+    def before_pass(self, generation: Generation[State]) -> None:
         self._scales.clear()
 
-    def heads(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+    def head_outputs(self, generation: Generation[State], layer: int, outputs: Tensor) -> Tensor:
         if layer not in self.layers:
             return outputs
         if generation.branch:
             self._blind[layer] = outputs[:, -1]
             return outputs
-        rows, name = generation.data.rows, f"layer {layer}"
+        rows, name = generation.state.rows, f"layer {layer}"
         if generation.phase == "prompt":
             chosen = reacting_heads(outputs[:, -1], self._blind.pop(layer), self.config.outliers)
             # without a picture both passes are the same but for rounding
@@ -114,6 +112,6 @@ class _VHRRuntime(CountingRuntime):
         self._scales.append(rows[name])
         return outputs * rows[name][:, None, :, None].to(outputs.dtype)
 
-    def after(self, generation: Generation) -> None:
+    def after_pass(self, generation: Generation[State]) -> None:
         if not generation.branch:
             generation.tally.add(torch.stack([s.to(self._scales[0].device) for s in self._scales], dim=1))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from heal.errors import ConfigError
-from heal.experiments.comparison import Line
 from heal.plots import figure as figures
+from heal.studies.comparison import Line
 
 HEADINGS = ("POPE F1", "CHAIR_s ↓", "Recall", "MME")
 

@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from heal.files import write_whole
+from heal.atomic_write import atomic_write
 
 
 def new(width: float, height: float) -> Figure:
@@ -24,4 +24,4 @@ def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> Path:
     drawn, kind = io.BytesIO(), Path(path).suffix.lstrip(".") or "png"
     with rc_context({"svg.hashsalt": "heal"}):  # the same figure is the same file
         figure.savefig(drawn, dpi=dpi, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return write_whole(path, drawn.getvalue())
+    return atomic_write(path, drawn.getvalue())

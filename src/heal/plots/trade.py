@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from heal.experiments.comparison import Line
 from heal.plots import figure as figures
+from heal.studies.comparison import Line
 
 RECALL, MADE_UP = "Recall", "CHAIR_s ↓"
 Curve = Sequence[tuple[float, float]]

@@ -1,0 +1,1 @@
+"""Running benchmarks: answers, run folders and processes."""

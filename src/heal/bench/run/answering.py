@@ -1,0 +1,158 @@
+"""From batches to records: every method in turn, a bad sample fails alone, and what is there is not made again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from heal.bench.run.environment import Peak
+from heal.bench.run.folder import Folder
+from heal.bench.run.plan import Batch, Settings, sample_seed
+from heal.bench.run.records import Key, Record
+from heal.bench.tasks.base import Sample, Task
+from heal.engine.prefix_cache import prefix_cache
+from heal.errors import HealError, HealWarning, ImageError, InputWarning, NonFiniteError, PromptError
+from heal.generate import Answer
+from heal.methods import Method
+from heal.vlm import VLM
+
+SAMPLE_ERRORS = (ImageError, PromptError, NonFiniteError)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a process is with its share, in records."""
+
+    done: int
+    total: int
+    failed: int
+    task: str
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run under way."""
+
+    vlm: VLM
+    tasks: Mapping[str, Task]
+    methods: Mapping[str, Method | None]
+    settings: Settings
+    folder: Folder
+
+    def answer(self, share: Sequence[Batch], shard: int | None, watch: Watch | None) -> None:
+        """Batch by batch, method by method, each on disk before the next."""
+        mine = {Key(b.task, m, s.id) for b in share for m in self.methods for s in b.samples}
+        there = {key: record for key, record in self.folder.records().items() if key in mine}
+        done, failed = len(there), _failures(there.values())
+
+        def report(task: str) -> None:
+            if watch is not None:
+                watch(Progress(done, len(mine), failed, task))
+
+        with self.folder.appender(shard) as file:
+            report(share[0].task if share else "")
+            told = _tell(there.values(), " in an earlier part of this run; failed samples are not tried again")
+            for batch in share:
+                for made in self._batch(batch, there):
+                    file.add(made)
+                    told = told or _tell(made, "")
+                    done, failed = done + len(made), failed + _failures(made)
+                    report(batch.task)
+
+    def _batch(self, batch: Batch, there: Mapping[Key, Record]) -> Iterator[list[Record]]:
+        """What is not there yet. A batch is always answered whole: its rows would round differently in another."""
+        missing = {m: {s.id for s in batch.samples if Key(batch.task, m, s.id) not in there} for m in self.methods}
+        if not any(missing.values()):
+            return
+        pictures = [_picture(sample) for sample in batch.samples]
+        with prefix_cache(self.vlm.model) if self.settings.prefix_cache else nullcontext():
+            for name, lost in missing.items():
+                if lost:
+                    yield [record for record in self._records(batch, name, pictures) if record.sample in lost]
+
+    def _records(self, batch: Batch, name: str, pictures: Sequence[Image.Image | ImageError]) -> list[Record]:
+        peak = Peak(self.vlm.device)
+        peak.start()
+        rows = [(s, p) for s, p in zip(batch.samples, pictures, strict=True) if not isinstance(p, ImageError)]
+        answers = iter(self._answers(batch.task, name, rows))
+        results = [(p, 1) if isinstance(p, ImageError) else next(answers) for p in pictures]
+        memory = peak.read()
+        return [
+            self._record(batch, name, sample, result, at_once, memory)
+            for sample, (result, at_once) in zip(batch.samples, results, strict=True)
+        ]
+
+    def _answers(
+        self, task: str, name: str, rows: Sequence[tuple[Sample, Image.Image]]
+    ) -> list[tuple[Answer | HealError, int]]:
+        """With the number of rows that were answered at once. If one spoils them all, each is asked alone."""
+        if not rows:
+            return []
+        seed = self.settings.seed
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HealWarning)  # the summary says what did not fire
+                warnings.simplefilter("default", InputWarning)  # but not that pictures or prompts are odd
+                found = self.vlm.generate(
+                    [picture for _, picture in rows],
+                    [sample.prompt for sample, _ in rows],
+                    method=self.methods[name],
+                    seed=sample_seed(seed, task, rows[0][0].id) if self.settings.sampled else seed,
+                    **self.settings.decoding(self.tasks[task]),
+                )
+            return [(answer, len(rows)) for answer in found]
+        except SAMPLE_ERRORS as error:
+            if len(rows) == 1:
+                return [(error, 1)]
+        except torch.OutOfMemoryError:
+            if len(rows) == 1:
+                raise
+            torch.cuda.empty_cache()
+        return [result for row in rows for result in self._answers(task, name, [row])]
+
+    def _record(
+        self, batch: Batch, name: str, sample: Sample, result: Answer | HealError, at_once: int, memory: int
+    ) -> Record:
+        place: dict[str, Any] = {"task": batch.task, "method": name, "sample": sample.id, "batch": batch.number}
+        if isinstance(result, HealError):
+            return Record(**place, error=f"{type(result).__name__}: {result}")
+        return Record(
+            **place,
+            text=result.text,
+            tokens=len(result.token_ids),
+            finish=result.finish,
+            seconds=result.seconds / at_once,
+            first_token_seconds=result.first_token_seconds / at_once,
+            memory=memory,
+            fired=None if result.fired is None else asdict(result.fired),
+            parse=self.tasks[batch.task].parse(sample, result.text),
+        )
+
+
+def _failures(records: Iterable[Record]) -> int:
+    return sum(record.error is not None for record in records)
+
+
+def _tell(records: Iterable[Record], when: str) -> bool:
+    """Show the first failure at once: a run may take hours, and its cause is often the same for all samples."""
+    first = next((record for record in records if record.error is not None), None)
+    if first is not None:
+        text = f"{first.task}, sample {first.sample} with {first.method} failed{when}: {first.error}"
+        warnings.warn(text, HealWarning, stacklevel=2)
+    return first is not None
+
+
+def _picture(sample: Sample) -> Image.Image | ImageError:
+    try:
+        return sample.image()
+    except ImageError as error:
+        return error

@@ -1,0 +1,1 @@
+"""The benchmarks: their data, prompts, parsing and counts."""

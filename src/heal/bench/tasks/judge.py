@@ -1,0 +1,248 @@
+"""A judge behind any OpenAI-compatible chat endpoint: patient within bounds, and asked each thing once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from heal import strict_json
+from heal.atomic_write import atomic_write
+from heal.bench.tasks.endpoint import Received, RequestFailed, checked_address, post
+from heal.bench.tasks.judged import Prompt, Reply
+from heal.bench.tasks.redaction import LONG, redacted, without_credentials
+from heal.errors import ConfigError, DataError
+from heal.values import check_types
+
+AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+SHOWN = 200
+"""Characters of a server's message that are kept."""
+
+
+@dataclass(frozen=True, repr=False)
+class JudgeOptions:
+    """Which judge, and how patiently it is asked."""
+
+    model: str
+    base_url: str
+    key: str | None = None
+    attempts: int = 5
+    """Requests for one reply before it is given up."""
+    backoff: float = 1.0
+    """Seconds before the second request; doubled before each further one."""
+    longest: float = 60.0
+    """The most seconds to wait between two requests, whatever the server asks for."""
+    per_minute: float | None = None
+    """The most requests a minute."""
+    timeout: float = 120.0
+    """Seconds for one request, from the connection to the last byte of the reply."""
+    temperature: float = 0.0
+    max_tokens: int = 1024
+    give_up: int = 8
+    """After so many answers in a row that could not be judged, no more are sent: the judge is gone."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.model:
+            raise ConfigError("the judge needs a model name")
+        address = checked_address(self.base_url, "the judge's address")
+        if self.key is not None and not all("!" <= ch <= "~" for ch in self.key):
+            raise ConfigError(
+                f"the judge's key ({KEY}) has a line break, a space or a character outside ASCII: copy it again"
+            )
+        if self.key and address.userinfo:
+            raise ConfigError("the judge has a key and also a user in its address: give one of them")
+        for name in ("attempts", "max_tokens", "give_up"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name in ("timeout", "per_minute"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be more than 0, not {value}")
+        for name in ("backoff", "longest", "temperature"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be 0 or more, not {value}")
+
+    def __repr__(self) -> str:
+        return f"JudgeOptions(model={self.model!r}, base_url={without_credentials(self.base_url)!r})"
+
+    @classmethod
+    def from_environment(cls, model: str, **options: Any) -> JudgeOptions:
+        """The address and the key as other clients take them."""
+        address = os.environ.get(URL)
+        if not address:
+            raise ConfigError(f"the judge's address is unknown: set {URL} (and {KEY}, if it needs a key)")
+        return cls(model, address, os.environ.get(KEY), **options)
+
+    @property
+    def address(self) -> str:
+        """Where requests go, without user and password: they are a header, which nothing logs."""
+        return str(httpx.URL(self.base_url.rstrip("/") + "/chat/completions").copy_with(userinfo=b""))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        url = httpx.URL(self.base_url)
+        if url.userinfo:
+            pair = f"{url.username}:{url.password}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        url = httpx.URL(self.base_url)
+        pair = f"{url.username}:{url.password}" if url.userinfo else ""
+        return tuple(filter(None, (self.key, url.password, pair)))
+
+
+class Judge:
+    """Use as a context manager. Replies are kept in `cache`, so that scoring again costs nothing."""
+
+    def __init__(
+        self,
+        options: JudgeOptions,
+        cache: Path | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self.cache = cache
+        self._sleep, self._clock = sleep, clock
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._failed = 0
+        # a connection for each request: a reply that was given up must not run into the next one
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(headers=options.headers, limits=limits)
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def __call__(self, prompt: Prompt) -> Reply:
+        """From the cache, else from the endpoint. What fails in the end is not cached and has no text."""
+        known = self._known(prompt)
+        if known is not None:
+            return known
+        if self._failed >= self.options.give_up:
+            return self._failure(f"not asked after {self._failed} failures in a row")
+        reply = self._asked(prompt)
+        self._failed = self._failed + 1 if reply.text is None else 0
+        if reply.text is not None:
+            self._keep(prompt, reply)
+        return reply
+
+    # ── the endpoint ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _asked(self, prompt: Prompt) -> Reply:
+        failure = self._failure("not asked")
+        for attempt in range(self.options.attempts):
+            self._wait_for_turn()
+            pause = self.options.backoff * 2.0 ** min(attempt, 60)
+            try:
+                received = post(self._client, self.options.address, self._body(prompt), self.options.timeout)
+                if 200 <= received.status < 300:
+                    return self._reply(received)
+                failure = self._refused(received)
+                if received.status not in AGAIN:
+                    break
+                pause = max(pause, received.retry_after)
+            except RequestFailed as problem:
+                kind = str(problem).partition(":")[0]
+                failure = self._failure(kind, str(problem))
+            if attempt + 1 < self.options.attempts:
+                self._sleep(min(pause, self.options.longest))
+        return failure
+
+    def _refused(self, received: Received) -> Reply:
+        told = received.body[:4096].decode("utf-8", "replace")
+        moved = ", a redirect, which is not followed" if 300 <= received.status < 400 else ""
+        return self._failure(f"HTTP {received.status}{moved}", f"HTTP {received.status}{moved}: {told}")
+
+    def _failure(self, reason: str, error: str = "") -> Reply:
+        """Servers and libraries may repeat the key in what they say; the reason is in our own words."""
+        clean = " ".join(redacted(error or reason, *self.options.secrets).split())
+        return Reply(None, reason=reason, error=clean[:SHOWN], judge=self.options.model)
+
+    def _reply(self, received: Received) -> Reply:
+        try:
+            choice = strict_json.parse(strict_json.decode(received.body), surrogates=True)["choices"][0]
+            text = choice["message"]["content"]
+            cut = choice.get("finish_reason") == "length"
+        except (ValueError, LookupError, TypeError, AttributeError):
+            shown = repr(received.body[:4096].decode("utf-8", "replace"))
+            raise RequestFailed(f"reply that is no chat completion: {shown}") from None
+        if not isinstance(text, str) or not text.strip():
+            raise RequestFailed("empty reply")
+        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair could not be written to a file
+        return Reply(redacted(text, *self.options.secrets, part=LONG), cut=cut, judge=self.options.model)
+
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        return {
+            "model": self.options.model,
+            "messages": [*system, {"role": "user", "content": prompt.text}],
+            "temperature": self.options.temperature,
+            "max_tokens": self.options.max_tokens,
+        }
+
+    def _wait_for_turn(self) -> None:
+        """Requests at equal distances, also from several threads."""
+        if self.options.per_minute is None:
+            return
+        with self._lock:
+            now = self._clock()
+            turn = max(now, self._next)
+            self._next = turn + 60 / self.options.per_minute
+        if turn > now:
+            self._sleep(turn - now)
+
+    # ── the cache ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, prompt: Prompt) -> Path | None:
+        """The file of a reply: a folder for the judge, a name from the prompt."""
+        if self.cache is None:
+            return None
+        model = self.options.model
+        folder = re.sub(r"[^A-Za-z0-9.-]+", "_", model)[:60] + "-" + _digest(model)[:8]
+        settings = [prompt.system, prompt.text, self.options.temperature, self.options.max_tokens]
+        return self.cache / folder / f"{_digest(json.dumps(settings))}.json"
+
+    def _known(self, prompt: Prompt) -> Reply | None:
+        path = self.place(prompt)
+        try:
+            record = strict_json.parse(path.read_text(encoding="utf-8")) if path else None
+        except (OSError, ValueError):
+            return None  # it will be asked again and written anew
+        text = record.get("reply") if isinstance(record, dict) else None
+        if not isinstance(record, dict) or not isinstance(text, str) or not text.strip():
+            return None
+        return Reply(text, cached=True, cut=record.get("cut") is True, judge=self.options.model)
+
+    def _keep(self, prompt: Prompt, reply: Reply) -> None:
+        path = self.place(prompt)
+        if path is None:
+            return
+        record = {"judge": self.options.model, "prompt": prompt.text, "reply": reply.text, "cut": reply.cut}
+        try:
+            atomic_write(path, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+        except OSError as error:
+            raise DataError(f"the judge's reply cannot be kept in {path.parent}: {error.strerror}") from error
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,238 @@
+"""POPE, CHAIR and MME in the miniature world: the same recipes and figures, no data needed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from heal.bench.tasks import chair, mme, pope
+from heal.bench.tasks.base import Number, Sample, Task, together
+from heal.bench.tasks.word_tokens import tokens
+from heal.errors import ConfigError
+from heal.world import View, World
+from heal.world import text as world_text
+from heal.world.categories import INDEX, NAMES
+from heal.world.mentions import mentions
+from heal.world.statistics import statistics
+from heal.world.world import DISTRIBUTIONS
+
+MOST = 100_000
+"""Scenes of a task: they are all made before the first is asked about."""
+EACH = 3  # questions about present things an image, and as many about absent ones
+SUFFIX = " Please answer yes or no."
+TOPICS = ("existence", "count", "position", "color")
+POPE, MME = 11, 12  # keeps the draws of the tasks apart from each other and from the world's own
+
+
+@dataclass(frozen=True)
+class Scenery:
+    """The picture of one scene."""
+
+    world: World
+    index: int
+
+    def load(self) -> Image.Image:
+        return _picture(self.world, self.index).copy()
+
+
+@lru_cache(maxsize=128)
+def _picture(world: World, index: int) -> Image.Image:
+    """Questions about one scene come together, so it is drawn once."""
+    return world.scene(index).image
+
+
+@dataclass(frozen=True)
+class Miniature(Task):
+    """A task about scenes of one world."""
+
+    count: int = 100
+    """How many scenes."""
+    distribution: str = "natural"
+    """natural, or counter: scenes that defy what usually comes together."""
+    split: str = "test"
+    """validation to choose options with, test to report."""
+    seed: int = 0
+    """Of the world."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.count <= MOST:
+            raise ConfigError(f"count must be from 1 to {MOST}, not {self.count}")
+        pope.check_choice("split", self.split, ("validation", "test"))
+        pope.check_choice("distribution", self.distribution, DISTRIBUTIONS)
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, not {self.seed}")
+
+    @property
+    def world(self) -> World:
+        return World(self.seed, self.split, self.distribution)  # type: ignore[arg-type]
+
+    def rng(self, view: View, purpose: int) -> np.random.Generator:
+        """Of one scene alone, so that more scenes leave the questions about the first ones as they are."""
+        return np.random.default_rng([*view.address, purpose])
+
+    def sample(self, index: int, name: str, prompt: str, truth: Mapping[str, Any]) -> Sample:
+        place = f"{self.distribution}-{self.split}-{self.seed}-{index}"
+        return Sample(f"{place}/{name}" if name else place, place, prompt, truth, Scenery(self.world, index))
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        return together(self.make(), self.name)
+
+    @abstractmethod
+    def make(self) -> Sequence[Sample]:
+        """All samples, in order."""
+
+    def samples(self) -> Sequence[Sample]:
+        return self._samples
+
+
+@dataclass(frozen=True)
+class MiniPope(Miniature):
+    """Three present and three absent things an image, by the official recipe."""
+
+    name: ClassVar[str] = "mini-pope"
+    summary: ClassVar[str] = "POPE in the miniature world: random, popular and adversarial questions."
+    max_new_tokens: ClassVar[int] = 10
+    headline: ClassVar[str] = "f1"
+
+    splits: tuple[str, ...] = pope.SPLITS
+    """How absent things are chosen: any of random, popular, adversarial."""
+    parser: str = "official"
+    """official (no verdict counts as yes) or strict (no verdict counts as wrong)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pope.check_choice("parser", self.parser, pope.PARSERS)
+        pope.check_splits(self.splits, pope.SPLITS)
+
+    def make(self) -> list[Sample]:
+        return [s for index in range(self.count) for s in self._of(index, self.world.scene(index))]
+
+    def _of(self, index: int, view: View) -> list[Sample]:
+        """The same present things in every split, as many absent ones; what several splits ask is asked once."""
+        splits: dict[str, list[str]] = {}
+        for split in self.splits:
+            rng = self.rng(view, POPE)
+            present = [str(name) for name in rng.permutation(sorted(view.objects))[:EACH]]
+            absent = absent_things(split, view.objects, present, rng)
+            for name in (n for pair in zip(present, absent, strict=True) for n in pair):
+                splits.setdefault(name, []).append(split)
+        found = []
+        for name, asked in splits.items():
+            question = world_text.existence(name, name in view.objects)
+            facts = {"label": question.answer.lower(), "splits": asked, "object": name}
+            found.append(self.sample(index, name, question.text, facts))
+        return found
+
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        return pope.split_remarks(self.splits, samples)
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return pope.read(text, self.parser)
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return pope.split_counts(self.splits, samples, parses)
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        return pope.split_score(self.splits, totals)
+
+
+def absent_things(split: str, objects: frozenset[str], present: Sequence[str], rng: np.random.Generator) -> list[str]:
+    """As many as `present`: any, the most frequent, or for each present thing what most often comes with it."""
+    absent = [name for name in NAMES if name not in objects]
+    if split == "random":
+        return [str(name) for name in rng.permutation(absent)[: len(present)]]
+    stats = statistics()
+    if split == "popular":
+        return sorted(absent, key=lambda name: -stats.marginal[INDEX[name]])[: len(present)]
+    chosen: list[str] = []
+    together = stats.together
+    for name in present:
+        left = [other for other in absent if other not in chosen]
+        chosen.append(max(left, key=lambda other: together[INDEX[name], INDEX[other]]))
+    return chosen
+
+
+@dataclass(frozen=True)
+class MiniChair(Miniature):
+    """Descriptions of scenes, compared with what is in them."""
+
+    name: ClassVar[str] = "mini-chair"
+    summary: ClassVar[str] = "CHAIR in the miniature world: things that a long description makes up."
+    max_new_tokens: ClassVar[int] = 128
+    headline: ClassVar[str] = "chair_s"
+    higher_is_better: ClassVar[bool] = False
+
+    def make(self) -> list[Sample]:
+        views = [(index, self.world.scene(index)) for index in range(self.count)]
+        return [self.sample(i, "", chair.PROMPT, {"objects": sorted(view.objects)}) for i, view in views]
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return {"mentions": [mention.category for mention in mentions(text)], "words": len(tokens(text))}
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return chair.total_counts([s.truth["objects"] for s in samples], parses)
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        return chair.chair_figures(totals)
+
+
+@dataclass(frozen=True)
+class MiniMme(Miniature):
+    """Existence, count, position and colour: a question with yes and one with no about each image."""
+
+    name: ClassVar[str] = "mini-mme"
+    summary: ClassVar[str] = "The hallucination subset of MME in the miniature world."
+    max_new_tokens: ClassVar[int] = 10
+    headline: ClassVar[str] = "total"
+
+    subtasks: tuple[str, ...] = TOPICS
+    """Any of existence, count, position, color; `count` scenes each."""
+    parser: str = "official"
+    """official (looks at four characters) or strict (reads words)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pope.check_choice("parser", self.parser, pope.PARSERS)
+        pope.check_splits(self.subtasks, TOPICS)
+
+    def make(self) -> list[Sample]:
+        return [sample for subtask in self.subtasks for sample in self._of(subtask)]
+
+    def _of(self, subtask: str) -> list[Sample]:
+        """The first scenes in which it can be asked: some have no colours, or no two things apart."""
+        found: list[Sample] = []
+        index = 0
+        while len(found) < 2 * self.count:
+            view = self.world.scene(index)
+            for question in pair_of_questions(subtask, view, self.rng(view, MME + TOPICS.index(subtask))):
+                facts = {"label": question.answer.lower(), "subtask": subtask, "pair": index}
+                found.append(self.sample(index, f"{subtask}-{facts['label']}", question.text + SUFFIX, facts))
+            index += 1
+        return found
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return mme.read(text, self.parser)
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return mme.pair_counts(self.subtasks, [s.truth for s in samples], parses)
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        return mme.pair_score(self.subtasks, totals)
+
+
+def pair_of_questions(subtask: str, view: View, rng: np.random.Generator) -> list[world_text.Question]:
+    if subtask == "existence":
+        return world_text.existence_questions(view.scene, rng, pairs=1)
+    if subtask == "count":
+        return world_text.count_questions(view.scene, rng)
+    if subtask == "position":
+        return world_text.position_questions(view.scene, rng)
+    return world_text.colour_questions(view.scene, rng)

@@ -1,0 +1,216 @@
+"""A search that a method owns: read tokens, look ahead, take back, reorder, forbid, and commit what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import GenerateBeamDecoderOnlyOutput
+
+from heal.errors import UnsupportedError
+
+GROWING = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")
+"""Arguments of the model that grow by one position per token."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a search had committed at some time."""
+
+    ids: Tensor
+    rows: tuple[Tensor, ...]
+    """For each token, the row of its step in which it was chosen."""
+    logits: tuple[Tensor, ...]
+    """For each token, the logits of its step; empty unless generate() was asked for them."""
+
+
+class Search:
+    """One call of generate() in the hands of a method.
+
+    `ids` is the prompt and what was committed. The usual loop is: `logits = search.start()`, then until
+    `search.stopped()` holds: choose tokens, `search.commit(tokens, logits)`, `logits = search.read(tokens)`. A
+    look-ahead is `read` followed by `take_back`; a roll-back is `restore` of an earlier `mark`. The cache, the
+    method's state, its tally and its branches follow.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        streamer: Any,
+        arguments: dict[str, Any],
+    ) -> None:
+        self.model = model
+        self.config = generation_config
+        self.ids = input_ids
+        self.prompt_length = input_ids.shape[1]
+        self.streamer = streamer
+        self._processors = logits_processor
+        self._stopping = stopping_criteria
+        self._arguments = arguments
+        self._read = 0  # generated tokens in the cache
+        self._logits: list[Tensor] = []  # of each committed token, in the rows of its step
+        self._rows: list[Tensor] = []  # for each later row, the row in which each committed token was chosen
+
+    @property
+    def cache(self) -> Any:
+        return self._arguments["past_key_values"]
+
+    @property
+    def rows(self) -> int:
+        return self.ids.shape[0]
+
+    @property
+    def answer(self) -> Tensor:
+        """[rows, tokens] what was committed so far."""
+        return self.ids[:, self.prompt_length :]
+
+    # ── passes ────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> Tensor:
+        """Read the prompt: next-token logits [rows, vocabulary] in fp32, with the method's changes."""
+        for layer in self.cache.layers:
+            if hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
+        if self.streamer is not None:
+            self.streamer.put(self.ids[:: self.config.num_beams or 1].cpu())  # beams are copies of one prompt
+        return self._after(self.model._prefill(self.ids, self.config, self._arguments, is_first_iteration=True))
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Read one token [rows] in each row: the logits of the next."""
+        ids = torch.cat([self.ids[:, : self.prompt_length + self._read], tokens.to(self.ids.device)[:, None]], dim=1)
+        inputs = self.model.prepare_inputs_for_generation(ids, next_sequence_length=1, **self._arguments)
+        self._read += 1
+        return self._after(self.model(**inputs, return_dict=True))
+
+    def _after(self, outputs: Any) -> Tensor:
+        self._arguments = self.model._update_model_kwargs_for_generation(outputs, self._arguments)
+        return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
+
+    def take_back(self, tokens: int = 1) -> None:
+        """Forget the last tokens that were read."""
+        if not 0 <= tokens <= self._read:
+            raise UnsupportedError(f"{tokens} tokens cannot be taken back: {self._read} were read")
+        if tokens == 0:
+            return
+        self.cache.crop(-tokens)
+        for layer in self.cache.layers:
+            if hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
+        self._read -= tokens
+        for name in GROWING:
+            if isinstance(value := self._arguments.get(name), Tensor):
+                self._arguments[name] = value[..., :-tokens]
+
+    def select(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was, in the cache and everywhere else."""
+        self.ids = self.ids.index_select(0, rows)
+        self._rows = [at.index_select(0, rows.to(at.device)) for at in self._rows]
+        self._reorder(rows)
+
+    def _reorder(self, rows: Tensor) -> None:
+        self.cache.reorder_cache(rows)
+        for name in GROWING:
+            value = self._arguments.get(name)
+            if isinstance(value, Tensor):
+                self._arguments[name] = value.index_select(value.dim() - 2, rows.to(value.device))
+
+    # ── choice ────────────────────────────────────────────────────────────────────────────────────────
+
+    def processed(self, logits: Tensor) -> Tensor:
+        """After the processors of generate(): repetition penalty, minimal length, forbidden tokens …"""
+        return self._processors(self.ids, logits)
+
+    def commit(self, tokens: Tensor, logits: Tensor, rows: Tensor | None = None) -> None:
+        """These tokens [rows] are the next of each row; `logits` are those that they were chosen from.
+
+        With `rows`, row i goes on from what was row `rows[i]`, and `tokens[i]` was chosen there.
+        """
+        places = torch.arange(self.rows) if rows is None else rows.cpu()
+        if rows is not None and not torch.equal(places, torch.arange(self.rows)):
+            self.select(rows)
+        self.ids = torch.cat([self.ids, tokens.to(self.ids.device)[:, None]], dim=1)
+        if self.config.output_logits:
+            self._logits.append(logits)
+        self._rows.append(places)
+
+    def mark(self) -> Mark:
+        """What is committed now, for `restore`."""
+        return Mark(self.ids, tuple(self._rows), tuple(self._logits))
+
+    def restore(self, mark: Mark) -> None:
+        """Go back to an earlier mark: its rows, its tokens, the cache, and the method's state.
+
+        Afterwards all committed tokens but the last have been read. Rows that other beams have replaced in the
+        meantime are read again.
+        """
+        wanted = mark.ids[:, self.prompt_length :]
+        count = max(wanted.shape[1] - 1, 0)
+        sources = _sources(wanted[:, :count], self.answer[:, : min(count, self._read)])
+        self._rows, self._logits, self.ids = list(mark.rows), list(mark.logits), mark.ids
+        if sources is not None:
+            self.take_back(self._read - count)
+            self._reorder(torch.tensor(sources, device=self.ids.device))
+            return
+        self.take_back(self._read)
+        for index in range(count):
+            self.read(wanted[:, index])
+
+    def stopped(self) -> Tensor:
+        """[rows] whether a stopping criterion holds: the closing token, the length, or the caller's own."""
+        return self._stopping(self.ids, None)
+
+    def conclude(self, mark: Mark, row: int) -> None:
+        """One answer: what a row had committed at a mark."""
+        self.ids, self._rows = mark.ids[row : row + 1], [at[row : row + 1] for at in mark.rows]
+        self._logits = list(mark.logits)
+
+    def stream(self, tokens: Tensor) -> None:
+        """Hand final tokens [tokens] of a single answer to the streamer."""
+        if self.streamer is not None:
+            for token in tokens.cpu():
+                self.streamer.put(token[None])
+
+    def result(self) -> Any:
+        """What generate() returns."""
+        if self.streamer is not None:
+            self.streamer.end()
+        if not self.config.return_dict_in_generate:
+            return self.ids
+        places = torch.stack(self._rows, 1) if self._rows else torch.zeros(self.rows, 0, dtype=torch.long)
+        return GenerateBeamDecoderOnlyOutput(
+            sequences=self.ids, logits=tuple(self._logits) or None, beam_indices=places, past_key_values=self.cache
+        )
+
+
+def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:
+    """For each wanted row, a present row with the same tokens; None if one is not there any more."""
+    if wanted.shape[1] != present.shape[1]:
+        return None
+    known = {tuple(row): index for index, row in reversed(list(enumerate(present.tolist())))}
+    found = [known.get(tuple(row)) for row in wanted.tolist()]
+    return None if None in found else [row for row in found if row is not None]
+
+
+def owned_search(run: Callable[[Search], None], streamer: Any) -> Callable[..., Any]:
+    """A callable for `custom_generate`. It keeps the streamer, which transformers drops for callables."""
+
+    def custom_generate(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **arguments: Any,
+    ) -> Any:
+        search = Search(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, arguments)
+        run(search)
+        return search.result()
+
+    return custom_generate

@@ -1,0 +1,39 @@
+"""What a prompt was made from: the original images, the rendered text, and the processor that joined them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from heal.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images and texts of a batch before the processor turned them into tensors.
+
+    Methods that crop, mask or search an image need the image itself: pixel values are resized and normalised.
+    """
+
+    processor: Any
+    texts: tuple[str, ...]
+    """One rendered prompt per row, with the image placeholders of the chat template."""
+    images: tuple[tuple[Image.Image, ...], ...]
+    """The images of each row, in the order of their placeholders."""
+
+    def __post_init__(self) -> None:
+        if len(self.texts) != len(self.images):
+            raise ConfigError(f"{len(self.texts)} prompts need as many lists of images, not {len(self.images)}")
+
+    def inputs(self, images: Sequence[Sequence[Image.Image]]) -> dict[str, Any]:
+        """The model's arguments for the same texts with these images, padded on the left."""
+        flat = [image for row in images for image in row]
+        arguments: dict[str, Any] = {"text": list(self.texts), "padding": True, "return_tensors": "pt"}
+        if flat:
+            arguments["images"] = [list(row) for row in images] if all(images) else flat
+        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        tokenizer.padding_side = "left"
+        return dict(self.processor(**arguments))

@@ -1,0 +1,46 @@
+"""What a method keeps during one generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heal.engine.tally import Tally
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a method measured at one step: tensors [rows, layers, heads] by name, in the rows of that step."""
+
+    values: Mapping[str, Tensor]
+    refreshed: bool = False
+    """Whether the head types were refreshed from this step's scores."""
+
+
+class State:
+    """State of one generation. Its rows follow the rows of the cache, its steps follow a crop of the cache.
+
+    A method that keeps more than tensors by row subclasses it and extends `select` and `crop`.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Tensor] = {}
+        """Tensors whose first axis is the rows of the generation."""
+        self.tally = Tally()
+        """What was changed since the prompt. The engine counts; the method adds the sizes of its own quantities."""
+        self.records: list[StepRecord] = []
+        """One record per generated token, for methods that measure heads and were asked for a trace."""
+
+    def select(self, rows: list[int]) -> None:
+        """Rows were reordered, dropped or repeated: row i is now what row `rows[i]` was."""
+        for name, value in self.rows.items():
+            self.rows[name] = value.index_select(0, torch.tensor(rows, device=value.device))
+
+    def crop(self, tokens: int) -> None:
+        """The last `tokens` generated tokens were taken back."""
+        if tokens > 0:
+            del self.records[-tokens:]
+            self.tally.crop(tokens)

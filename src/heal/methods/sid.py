@@ -1,0 +1,106 @@
+"""SID: contrast with a pass that sees only the visual tokens which the model attends least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heal.analysis.split import VISUAL
+from heal.engine.attention_call import AttentionCall
+from heal.engine.branches import Branch, Prompt
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError
+from heal.methods import checks
+from heal.methods.base import Method, register
+from heal.methods.contrast import ContrastRuntime
+
+Preset = Literal["paper", "release"]
+STRENGTHS = {"paper": 1.0, "release": 0.5}
+SHARE = 100 / 576
+"""Visual tokens that the published POPE runs keep, of LLaVA-1.5's 576."""
+
+
+@register
+@dataclass(frozen=True)
+class SID(Method):
+    """Self-introspective decoding: a second pass keeps only the least attended visual tokens, and is contrasted."""
+
+    name: ClassVar[str] = "sid"
+    summary: ClassVar[str] = "contrasts with a pass that sees the least attended visual tokens"
+    paper: ClassVar[str] = (
+        "Self-Introspective Decoding: Alleviating Hallucinations for Large Vision-Language Models (ICLR 2025)"
+    )
+
+    alpha: float | None = None
+    """Strength of the contrast: (1 + alpha)·l − alpha·l′. None: the preset's. 0: none."""
+
+    beta: float = 0.1
+    """Only tokens with this share of the likeliest one's probability. 0: all."""
+
+    layer: int = 2
+    """The first layer (from 0 on) of the second pass that drops visual tokens, by the attention of the one before."""
+
+    keep: int | None = None
+    """Visual tokens that the second pass keeps in each row. None: 100 of every 576."""
+
+    preset: Preset = "paper"
+    """paper: alpha 1; release: the 0.5 that the published scripts run with, because they pass no alpha on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of(self, Preset, "preset")
+        checks.at_least(self, 0, "alpha")
+        checks.fraction(self, "beta")
+        checks.whole(self, 1, "layer", "keep")
+
+    @property
+    def strength(self) -> float:
+        return STRENGTHS[self.preset] if self.alpha is None else self.alpha
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
+        if self.layer >= len(layout.layers):
+            raise ConfigError(f"layer is {self.layer}, but the model has {len(layout.layers)} layers")
+        return _SIDRuntime(self)
+
+
+def least_attended(
+    weights: Float[Tensor, "rows positions"], visual: Bool[Tensor, "rows positions"], keep: int | None
+) -> Bool[Tensor, "rows positions"]:
+    """The visual positions with the lowest weights, `keep` in each row; equal ones in their order."""
+    counts = visual.sum(1)
+    wanted = (counts * SHARE).round().long().clamp(min=1) if keep is None else torch.full_like(counts, keep)
+    rank = weights.masked_fill(~visual, torch.inf).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    return visual & (rank < wanted[:, None])
+
+
+class _SIDRuntime(ContrastRuntime):
+    def __init__(self, config: SID) -> None:
+        super().__init__(config.strength, config.beta, Branch("least attended", Prompt.unchanged))
+        self.config = config
+        self._seen: Tensor | None = None
+
+    def attention(self, generation: Generation[Any], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:
+        if not call.branch:
+            return plain()
+        if call.layer == self.config.layer - 1:
+            self._seen = self._kept(call)
+        if call.layer < self.config.layer:
+            return plain()
+        assert self._seen is not None
+        keep = self._seen[:, -call.positions :].to(call.key.device)
+        return plain() if bool(keep.all()) else call.attend(keep=keep[:, None, None])
+
+    def _kept(self, call: AttentionCall) -> Tensor:
+        """[rows, length] which positions the next layers may attend."""
+        visual = call.regions.masks[:, VISUAL]
+        weights = call.weights(slice(-1, None)).mean(1)[:, 0]
+        seen = torch.ones(call.generation.groups.shape, dtype=torch.bool, device=visual.device)
+        seen[:, -call.positions :] = ~visual | least_attended(weights, visual, self.config.keep)
+        return seen

@@ -1,0 +1,68 @@
+"""Log-probabilities and times of a generation, taken from the forward passes of the model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heal.errors import NonFiniteError
+
+
+class Recorder:
+    """Watches the forward passes of a model in this thread: log-probabilities of the chosen tokens, and the time.
+
+    It expects one pass per token. A search that looks ahead must return the `logits` of its tokens instead.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.thread = threading.get_ident()
+        self.chosen: list[Tensor] = []
+        self.last: Tensor | None = None
+        self.start = self.first = 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[Recorder]:
+        hooks = [
+            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
+            self.model.register_forward_hook(self._after),
+        ]
+        self.start = time.perf_counter()
+        try:
+            yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if kwargs is None or threading.get_ident() != self.thread:
+            return  # a plain pass of another thread
+        ids = kwargs.get("input_ids")
+        if self.last is not None and ids is not None and ids.shape[0] == self.last.shape[0]:
+            # without a cache the input is the whole sequence: the newest token is its last
+            self.chosen.append(self.last.gather(1, ids[:, -1:].to(self.last.device))[:, 0])
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if threading.get_ident() != self.thread:
+            return
+        logits = output.logits[:, -1].float()
+        if not bool((logits < torch.inf).all()):  # −inf is how some models forbid a token
+            raise NonFiniteError(
+                f"the model's output is not finite at step {len(self.chosen)}: load it in bfloat16 or float32"
+            )
+        self.last = logits.log_softmax(-1)
+        self.first = self.first or time.perf_counter()
+
+    def logprobs(self, row: int, ids: Sequence[int]) -> tuple[float, ...]:
+        """Of the tokens of one row. Without beams rows stay in place; the last token is never read as an input."""
+        past = [float(step[row]) for step in self.chosen[: len(ids)]]
+        if len(past) < len(ids):
+            assert self.last is not None
+            past.append(float(self.last[row, ids[-1]]))
+        return tuple(past)

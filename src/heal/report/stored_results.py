@@ -1,0 +1,105 @@
+"""What a run found, small enough to be kept beside the document: every figure with its interval, no answers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from heal import strict_json
+from heal.atomic_write import atomic_write
+from heal.bench.run.folder import Folder
+from heal.bench.run.runner import described
+from heal.bench.score.bootstrap import Interval
+from heal.bench.score.summary import Row, Summary, summarise
+from heal.bench.tasks.base import Task
+from heal.bench.tasks.catalogue import current_options, options_of
+from heal.errors import DataError
+from heal.json_values import json_values
+from heal.methods import Method
+
+DIGITS = 4
+SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run: what it was asked to do, where, and what came out."""
+
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    summary: Summary
+
+    @property
+    def weights(self) -> str:
+        """Which model this is about."""
+        return str(self.configuration["model"]["weights"])
+
+    def answers(self, tasks: Mapping[str, Task], methods: Mapping[str, Method | None]) -> bool:
+        """Whether it is about these methods on these tasks."""
+        asked = {name: {"name": task.name, "options": options_of(task)} for name, task in tasks.items()}
+        there = self.configuration["tasks"]
+        own = {
+            name: {"name": task["name"], "options": current_options(task["name"], task["options"])}
+            for name, task in there.items()
+        }
+        return own == json_values(asked) and self.configuration["methods"] == json_values(described(methods))
+
+
+def finished(path: Path) -> Measured | None:
+    """The run in a folder, if it is there and has ended."""
+    folder = Folder(path)
+    if not (path / "run.json").exists():
+        return None
+    described, summary = folder.described(), summarise(folder)
+    return None if summary.missing else Measured(described["configuration"], described["environment"], summary)
+
+
+def keep(run: Measured, path: Path) -> None:
+    rows = [_rounded(json_values(asdict(row))) for row in run.summary.rows]
+    head = {"configuration": run.configuration, "environment": run.environment}
+    lines = [
+        json.dumps(json_values(head), ensure_ascii=False),
+        *(json.dumps(row, ensure_ascii=False) for row in rows),
+    ]
+    atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")  # a line a row, so that a change shows where it is
+
+
+def kept(path: Path) -> Measured | None:
+    """What `keep` has written, if it has."""
+    if not path.exists():
+        return None
+    try:
+        head, *rows = strict_json.read(path)
+        summary = Summary(path, tuple(_row(row) for row in rows))
+        return Measured(head["configuration"], head["environment"], summary)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not what a report keeps ({error}): delete it and measure again") from error
+
+
+def _row(record: Mapping[str, Any]) -> Row:
+    values = dict(record)
+    for name in ("figures", "differences"):
+        if values[name] is not None:
+            values[name] = {
+                k: Interval(*(_number(v[f]) for f in ("value", "low", "high"))) for k, v in values[name].items()
+            }
+    for field in fields(Row):
+        if field.type == "float":
+            values[field.name] = _number(values[field.name])
+    return Row(**values)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,159 @@
+"""Methods side by side, in the shape of the paper's main table: quality, Recall, Length, yes-ratio, cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from heal.bench.score.bootstrap import Interval
+from heal.bench.score.summary import Row, Summary
+from heal.errors import DataError
+from heal.escape import markdown_cell
+from heal.methods import HEAL, PAI, VCD, VHR, Beam, DoLa, MemVR, Method, available
+
+STRENGTHS: Mapping[str, tuple[Method, ...]] = {
+    "beam": tuple(Beam(n) for n in (2, 3, 5, 8)),
+    "dola": (DoLa(strength=0.25), DoLa(strength=0.5), DoLa(), DoLa(bucket="high")),
+    "heal": tuple(HEAL(alpha=a) for a in (0.4, 0.5, 0.6, 0.7)),
+    "heal one-sided": tuple(HEAL(alpha=a, drift="language") for a in (0.4, 0.5, 0.6, 0.7)),
+    "memvr": tuple(MemVR(ratio=r) for r in (0.06, 0.12, 0.2, 0.3)),
+    "pai": (PAI(alpha=0.1), PAI(alpha=0.2), PAI(alpha=0.5), PAI(alpha=0.5, gamma=1.0)),
+    "vcd": tuple(VCD(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),
+    "vhr": tuple(VHR(alpha=a) for a in (1.25, 1.5, 2.0, 2.5)),
+}
+"""Four settings of each method: the same budget for all, when strengths are chosen on the validation split."""
+
+NOT_FIRED = "no"
+
+LONG = 8
+"""Tokens of an answer, on average, from which on the time of one tells anything."""
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("pope", "f1", "POPE F1"),
+    ("pope", "accuracy", "POPE acc."),
+    ("pope", "yes_ratio", "yes %"),
+    ("chair", "chair_s", "CHAIR_s ↓"),
+    ("chair", "chair_i", "CHAIR_i ↓"),
+    ("chair", "recall", "Recall"),
+    ("chair", "len", "Len"),
+    ("mme", "total", "MME"),
+)
+"""Task, figure and heading."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in the table."""
+
+    method: str
+    figures: Mapping[str, Interval]
+    """By heading."""
+    differences: Mapping[str, Interval]
+    """To the first method, paired; empty for the first."""
+    time_ratio: float
+    """Of a token after the first, on the task with the longest answers; NaN if all are short."""
+    memory: int
+    fired: bool | None
+    """None for the plain model."""
+    numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By heading: how many samples were answered, and of how many."""
+
+
+def published() -> dict[str, Method | None]:
+    """Every method with its published defaults, the plain model first."""
+    return {"plain": None} | {name: kind() for name, kind in available().items()}
+
+
+def lines(summary: Summary) -> list[Line]:
+    """One line a method, from a run of any of POPE, CHAIR and MME, official or in miniature."""
+    methods = list(dict.fromkeys(row.method for row in summary.rows))
+    return [_line(method, [row for row in summary.rows if row.method == method]) for method in methods]
+
+
+def _line(method: str, rows: Sequence[Row]) -> Line:
+    by_task = {row.task.partition(":")[0].removeprefix("mini-"): row for row in rows}
+    known = [(by_task[task], figure, heading) for task, figure, heading in COLUMNS if task in by_task]
+    timed = [(r.mean_tokens, r.time_ratio) for r in rows if r.mean_tokens >= LONG and not math.isnan(r.time_ratio)]
+    return Line(
+        method,
+        {heading: row.figures[figure] for row, figure, heading in known if figure in row.figures},
+        {
+            heading: row.differences[figure]
+            for row, figure, heading in known
+            if row.differences and figure in row.differences
+        },
+        max(timed, default=(0.0, math.nan))[1],
+        max((row.memory for row in rows), default=0),
+        None if all(row.fired is None for row in rows) else any(row.fired for row in rows),
+        {heading: (row.answered, row.asked) for row, _, heading in known},
+    )
+
+
+def best(summary: Summary, task: str, settings: Sequence[str]) -> str:
+    """The setting with the best headline on a task: to be asked of a validation run only."""
+    asked = [row for row in summary.rows if row.task == task and row.method in settings]
+    rows = [row for row in asked if not math.isnan(row.figures[row.headline].value)]
+    if not rows:
+        raise DataError(f"no setting has a figure on {task}: {', '.join(settings)}")
+    sign = 1 if rows[0].higher_is_better else -1
+    return max(rows, key=lambda row: sign * row.figures[row.headline].value).method
+
+
+def cells(table: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows, as text."""
+    figures = list(dict.fromkeys(h for line in table for h in line.figures))
+    rows = []
+    for line in table:
+        fired = "–" if line.fired is None else "yes" if line.fired else NOT_FIRED
+        ratio = "–" if math.isnan(line.time_ratio) else f"{line.time_ratio:.2f}"
+        own = [_cell(line, heading) for heading in figures]
+        rows.append([line.method, *own, ratio, f"{line.memory / 2**20:,.0f} MiB", fired])
+    return ["method", *figures, "time ratio", "memory", "fired"], rows
+
+
+def markdown(table: Sequence[Line]) -> str:
+    """The same as Markdown; names of methods are whatever a user has written."""
+    headings, rows = cells(table)
+    out = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for method, *own, fired in rows:
+        fired = f"**{fired}**" if fired == NOT_FIRED else fired
+        out.append(f"| {' | '.join([markdown_cell(method), *own, fired])} |")
+    return "\n".join(out) + "\n"
+
+
+def _cell(line: Line, heading: str) -> str:
+    """A figure; the difference to the first method beside it, with a star if its interval excludes zero. How many
+    samples it is made of is said where some are missing."""
+    answered, asked = line.numbers.get(heading, (0, 0))
+    fewer = f" n={answered} of {asked}" if answered < asked else ""
+    if heading not in line.figures or math.isnan(line.figures[heading].value):
+        return f"–{fewer}"
+    text = f"{line.figures[heading].value:.1f}{fewer}"
+    difference = line.differences.get(heading)
+    if difference is None or math.isnan(difference.value):
+        return text
+    return f"{text} ({difference.value:+.1f}{'*' if difference.excludes_zero else ''})"
+
+
+def csv_rows(table: Sequence[Line]) -> list[dict[str, object]]:
+    """Every figure with its interval, one row a method and figure."""
+    return [
+        {
+            "method": line.method,
+            "figure": heading.removesuffix(" ↓"),
+            "value": value.value,
+            "low": value.low,
+            "high": value.high,
+            "difference": difference.value if (difference := line.differences.get(heading)) else None,
+            "difference_low": difference.low if difference else None,
+            "difference_high": difference.high if difference else None,
+            "n": line.numbers.get(heading, (None, None))[0],
+            "n_asked": line.numbers.get(heading, (None, None))[1],
+            "time_ratio": line.time_ratio,
+            "memory": line.memory,
+            "fired": line.fired,
+        }
+        for line in table
+        for heading, value in line.figures.items()
+    ]

@@ -1,0 +1,108 @@
+"""What a trace stores about a prompt: fingerprints and thumbnails of its images, and the spans of visual tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from PIL import Image
+
+from heal.errors import TraceError
+
+THUMBNAIL_SIDE = 256
+"""The longest side of a thumbnail in pixels."""
+THUMBNAIL_BYTES = 32 * 1024
+"""The largest thumbnail, encoded."""
+QUALITIES = (85, 70, 50, 30, 10)
+"""JPEG qualities that are tried, best first. Random noise of 256 × 256 pixels fits at 50."""
+
+
+@dataclass(frozen=True)
+class TracedImage:
+    """One image of a prompt: which one it was, how large, and what it looked like.
+
+    The thumbnail has at most `THUMBNAIL_SIDE` pixels on its longest side and `THUMBNAIL_BYTES` bytes, for any image.
+    """
+
+    sha256: str
+    """Of the RGB pixels, row by row, as the processor received them (in hexadecimal)."""
+    width: int
+    height: int
+    thumbnail: bytes
+    """PNG where that is small enough, else JPEG."""
+
+    # Wrong fields get the messages below, not those of a runtime type checker.
+    __no_type_check__ = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sha256, str) or not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise TraceError(f"the sha256 of an image must be 64 hexadecimal digits, got {str(self.sha256)[:80]!r}")
+        for name in ("width", "height"):
+            if not _is_whole(getattr(self, name)) or getattr(self, name) < 1:
+                raise TraceError(f"the {name} of an image must be a positive integer, got {getattr(self, name)!r}")
+        if not isinstance(self.thumbnail, bytes):
+            raise TraceError(f"the thumbnail of an image must be bytes, got {type(self.thumbnail).__name__}")
+        if not 0 < len(self.thumbnail) <= THUMBNAIL_BYTES:
+            raise TraceError(
+                f"the thumbnail of an image must have 1 to {THUMBNAIL_BYTES} bytes, got {len(self.thumbnail)}"
+            )
+
+    @classmethod
+    def of(cls, image: Image.Image) -> TracedImage:
+        rgb = image.convert("RGB")
+        return cls(hashlib.sha256(rgb.tobytes()).hexdigest(), rgb.width, rgb.height, _thumbnail(rgb))
+
+
+class VisualSpan(NamedTuple):
+    """Visual tokens from `start` up to `stop`, counted from the first token of the prompt without padding."""
+
+    start: int
+    stop: int
+    image: int | None = None
+    """The index of the image that the tokens show; None if it cannot be told."""
+
+
+def check_spans(spans: object, images: int, tokens: int | None) -> tuple[VisualSpan, ...]:
+    """The spans as they are stored: in order, without overlap, inside the prompt."""
+    if not isinstance(spans, (list, tuple)):
+        raise TraceError(f"visual_positions must be a tuple of (start, stop, image), got {type(spans).__name__}")
+    found, end = [], 0
+    for span in spans:
+        if not isinstance(span, (list, tuple)) or len(span) not in (2, 3) or not all(map(_is_whole, span[:2])):
+            raise TraceError(f"visual_positions must be spans (start, stop, image), got {span!r}")
+        own = VisualSpan(*span)
+        if not end <= own.start < own.stop:
+            raise TraceError(f"visual_positions must be in order and not empty, got {span!r} after position {end}")
+        if tokens is not None and own.stop > tokens:
+            raise TraceError(f"visual_positions must lie in the prompt of {tokens} tokens, got {span!r}")
+        if own.image is not None and not (_is_whole(own.image) and 0 <= own.image < images):
+            raise TraceError(f"visual_positions must name one of {images} images, got image {own.image!r}")
+        found.append(own)
+        end = own.stop
+    return tuple(found)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _thumbnail(rgb: Image.Image) -> bytes:
+    """The best encoding that is small enough."""
+    small = rgb.copy()
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    data = _encoded(small, format="PNG", optimize=True)
+    for quality in QUALITIES:
+        if len(data) <= THUMBNAIL_BYTES:
+            break
+        data = _encoded(small, format="JPEG", quality=quality)
+    return data
+
+
+def _encoded(image: Image.Image, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.info.clear()  # metadata such as a colour profile has no bound
+    image.save(buffer, **options)  # type: ignore[arg-type]
+    return buffer.getvalue()

@@ -1,0 +1,201 @@
+"""Methods from a user's file and from installed packages; the smallest ones; the laws on those that break them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heal import Method
+from heal.check_method import check_method
+from heal.engine.generation import Generation
+from heal.engine.layout import Layout
+from heal.engine.runtime import Runtime
+from heal.errors import ConfigError, HealWarning
+from heal.methods import available, base, loading, parse
+from tests import zoo
+from tests.laws.conftest import ROWS, WINDOW, generate, inputs_of, model_of
+
+SOURCE = """
+from dataclasses import dataclass
+import heal
+from heal.engine.runtime import Runtime
+
+class Twice(Runtime):
+    def head_outputs(self, generation, layer, outputs):
+        return outputs * 2
+
+@dataclass(frozen=True)
+class Mine(heal.Method):
+    strength: float = 1.0
+
+    def runtime(self, layout, trace):
+        return Twice()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return path
+
+
+# ── from text ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_class_in_a_file(file: Path) -> None:
+    method = parse(f"{file}:Mine:strength=2")
+    assert (type(method).__name__, method.name, method.options()) == ("Mine", "mine", {"strength": 2.0})
+    assert type(parse(f"{file}:Mine")) is type(method)  # a file is run once
+
+
+def test_with_a_search(file: Path) -> None:
+    assert parse(f"{file}:Mine:strength=2+beam:beams=3").name == "mine+beam"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothere.py:Mine", "there is no file nothere.py"),
+        ("{file}:Other", "has no method Other: it has Mine"),
+        ("{file}:Mine:power=2", "'power=2' is not an option of Mine"),
+        ("{file}:Mine:strength=loud", "Mine:strength cannot be 'loud'"),
+        ("{file}:Mine!", "write path/to/file.py:Name:option=value"),
+    ],
+)
+def test_mistakes(file: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(text.format(file=file))
+
+
+def test_a_file_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import heal\n1 / 0\n")
+    with pytest.raises(ConfigError, match="cannot be loaded: ZeroDivisionError"):
+        parse(f"{path}:Mine")
+
+
+def test_unknown_methods_tell_how_a_file_is_written() -> None:
+    with pytest.raises(ConfigError, match=r"path/to/file\.py:Name"):
+        parse("mine")
+
+
+@dataclass(frozen=True)
+class Installed(Method):
+    """As a package would have it."""
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
+        return Runtime()
+
+
+def test_installed_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = EntryPoint("installed", f"{__name__}:Installed", loading.GROUP)
+    bad = EntryPoint("gone", "no_such_package:Method", loading.GROUP)
+    monkeypatch.setattr(loading, "_looked_up", [])
+    monkeypatch.setattr(base, "_registry", dict(base._registry))
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Installed if self is good else __import__(self.module))
+    monkeypatch.setattr(loading, "entry_points", lambda group: [good, bad])
+    with pytest.warns(HealWarning, match="'gone' cannot be loaded"):
+        assert type(parse("installed")) is Installed
+    assert "installed" in available()
+
+
+# ── the smallest methods ─────────────────────────────────────────────────────────────────────────────────
+
+
+class OneHead(Runtime[Any]):
+    def head_outputs(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
+        return outputs * torch.tensor([1.5] + [1.0] * (outputs.shape[2] - 1))[:, None]
+
+
+class Attention(Runtime[Any]):
+    def attention(self, generation: Generation, call: Any, plain: Any) -> Tensor:
+        return plain() * 1.1
+
+
+class Residual(Runtime[Any]):
+    def residual(self, generation: Generation, layer: int, hidden: Tensor) -> Tensor | None:
+        return hidden * 1.5 + 0.1 if layer == 1 else None
+
+
+class MLP(Runtime[Any]):
+    def mlp_output(self, generation: Generation, layer: int, hidden: Tensor, output: Tensor) -> Tensor:
+        return output * 1.2
+
+
+class Logits(Runtime[Any]):
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
+        return logits * 2
+
+
+@dataclass(frozen=True)
+class Own(Method):
+    own: type[Runtime] = Runtime
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
+        return self.own()
+
+
+@pytest.mark.parametrize("name", [*zoo.NAMES, WINDOW])
+@pytest.mark.parametrize("own", [OneHead, Attention, Residual, MLP, Logits], ids=lambda own: own.__name__)
+def test_one_overridden_callback_is_a_method(name: str, own: type[Runtime]) -> None:
+    """It is called, it changes the output, and the engine counts it."""
+    batch = inputs_of(name, ROWS)
+    plain, out = (generate(model_of(name), batch, method, new=2) for method in (None, Own(own)))
+    sees = torch.tensor([row.images > 0 for row in ROWS])
+    assert ((out.logits[:, 0] - plain.logits[:, 0]).abs().amax(-1)[sees] > 1e-6).all()
+    assert out.fired.steps == 2
+    assert out.records == ()
+
+
+# ── the laws ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Draws(Runtime[Any]):
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
+        return logits + torch.randn_like(logits)
+
+
+class OfTheBatch(Runtime[Any]):
+    def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
+        return logits * (1 + logits.shape[0])
+
+
+class Fails(Runtime[Any]):
+    def after_pass(self, generation: Generation) -> None:
+        raise ValueError("not today")
+
+
+def broken(own: type[Runtime]) -> set[str]:
+    return {verdict.law for verdict in check_method(Own(own)) if verdict.holds is False}
+
+
+def test_laws_find_what_is_broken() -> None:
+    assert "two runs are equal" in broken(Draws)
+    assert "a row alone is the row in a batch" in broken(OfTheBatch)
+    assert "it runs, with a trace" in broken(Fails)
+
+
+def test_laws_of_a_neutral_strength() -> None:
+    verdicts = {v.law: v.holds for v in check_method(Own(Logits), neutral=Own(Logits))}
+    assert verdicts["neutral strength is the plain model"] is False
+    assert verdicts["counters are honest"] is True
+    assert {v.law: v.holds for v in check_method(Own(Logits))}["neutral strength is the plain model"] is None
+
+
+def test_a_method_that_does_nothing_is_the_plain_model() -> None:
+    with pytest.warns(HealWarning, match="nothing was changed"):
+        run = generate_loudly(Own(Runtime))
+    assert torch.equal(run[0], run[1])
+
+
+def generate_loudly(method: Method) -> tuple[Tensor, Tensor]:
+    model, batch = model_of("llava"), inputs_of("llava", ROWS)
+    plain = model.generate(**batch, max_new_tokens=2)
+    with method.attach(model):
+        return model.generate(**batch, max_new_tokens=2), plain

@@ -1,0 +1,131 @@
+import json
+import math
+
+import pytest
+
+from heal.bench.run.environment import weights_fingerprint
+from heal.bench.run.runner import run
+from heal.bench.tasks.miniature import MiniChair, MiniPope
+from heal.errors import DataError
+from heal.methods import HEAL, VCD, Beam
+from heal.report.document import RUNS, Premise, document, gather, premise_file, write_premise
+from heal.report.stored_results import finished, keep, kept
+from heal.studies.drift import Separation
+from heal.vlm import VLM
+
+DRIFT = Separation("α_vis of synergy heads", 30, 12, 0.5, 0.4, 0.66, 0.6, 0.7, math.nan)
+
+
+@pytest.fixture(scope="module")
+def vlm():
+    return VLM.random()
+
+
+@pytest.fixture(scope="module")
+def weights(vlm):
+    return weights_fingerprint(vlm.model)
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    return tmp_path_factory.mktemp("figures")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, vlm, weights, figures):
+    """Two runs that ended, one that did not, and the premise on natural scenes."""
+    out = tmp_path_factory.mktemp("report")
+    tasks = {
+        "mini-pope": MiniPope(count=1, split="validation"),
+        "mini-chair": MiniChair(count=1, split="validation"),
+    }
+    run(vlm, tasks, {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}, out / "choice")
+    run(vlm, tasks, {"plain": None, "vcd": VCD(), "heal": HEAL(alpha=0.7, layers=(0, 1))}, out / "tuned-natural")
+    run(vlm, tasks, {"plain": None, "beam": Beam(2)}, out / "tuning")
+    records = out / "tuning" / "records.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))
+    write_premise(Premise(weights, 20, [DRIFT], [("fork", 7, 0.31, 0.05)]), premise_file(figures, "natural"))
+    return out
+
+
+@pytest.fixture(autouse=True)
+def form(monkeypatch):
+    """The runs here have only some of the forms among which one is chosen."""
+    monkeypatch.setattr("heal.report.document.chosen_form", lambda summary: "heal α=0.6")
+
+
+def test_only_what_ended_is_told_and_the_rest_is_named(folder, figures, weights):
+    found = gather(folder, figures, weights)
+    assert set(found.runs) == {"choice", "tuned-natural"}
+    text = document(found)
+    missing = next(line for line in text.splitlines() if line.startswith("Not measured yet: "))
+    assert set(missing[18:-1].split(", ")) == set(RUNS) - {"choice", "tuned-natural"}
+    assert "| heal α=0.6 |" in text
+    assert "1 natural pictures; by POPE F1 plus object F1: **heal α=0.6**." in text
+    assert "- vcd: `vcd`\n- heal: `heal:alpha=0.7,layers=0+1`\n" in text
+    assert "| α_vis of synergy heads | 0.500 (30) | 0.400 (12) | 0.660 (0.600–0.700) | nan |" in text
+    assert "| fork | 7 | 0.31 | 0.05 |" in text
+    assert "### counter" not in text
+
+
+def test_a_premise_is_kept_as_it_was(folder, figures, weights):
+    (there,) = gather(folder, figures, weights).drifts.values()
+    assert there.made_up == [("fork", 7, 0.31, 0.05)]
+    assert there.separations[0].auc == 0.66
+    assert math.isnan(there.separations[0].within)
+    assert json.loads(premise_file(figures, "natural").read_text())["separations"][0]["within"] is None
+
+
+def test_figures_outlive_the_answers_they_come_from(folder, figures, weights, tmp_path):
+    before = gather(folder, figures, weights)
+    after = gather(tmp_path, figures, weights)
+    assert set(after.runs) == set(before.runs)
+    assert document(after) == document(before)
+
+
+def test_figures_of_another_model_are_left_out(folder, figures, weights, tmp_path):
+    gather(folder, figures, weights)
+    found = gather(tmp_path, figures, "of another model")
+    assert not found.runs
+    assert not found.drifts
+    assert gather(tmp_path, figures, weights).runs
+
+
+def test_what_is_kept_is_what_was_found(folder, tmp_path):
+    found = finished(folder / "choice")
+    keep(found, tmp_path / "choice.json")
+    again = kept(tmp_path / "choice.json")
+    assert again.configuration == found.configuration
+    for old, new in zip(found.summary.rows, again.summary.rows, strict=True):
+        assert (new.task, new.method, new.answered, new.fired) == (old.task, old.method, old.answered, old.fired)
+        assert new.time_ratio == pytest.approx(old.time_ratio, abs=1e-4, nan_ok=True)
+        assert set(new.figures) == set(old.figures)
+        for name, interval in old.figures.items():
+            assert new.figures[name].value == pytest.approx(interval.value, abs=1e-4, nan_ok=True)
+            assert new.figures[name].low == pytest.approx(interval.low, abs=1e-4, nan_ok=True)
+
+
+def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
+    keep(finished(folder / "choice"), tmp_path / "choice.json")
+    there = kept(tmp_path / "choice.json")
+    pope, chair = MiniPope(count=1, split="validation"), MiniChair(count=1, split="validation")
+    tasks = {"mini-pope": pope, "mini-chair": chair}
+    methods = {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}
+    assert there.answers(tasks, methods)
+    assert not there.answers({"mini-pope": pope}, methods)
+    assert not there.answers(tasks | {"mini-pope": MiniPope(count=2, split="validation")}, methods)
+    assert not there.answers(tasks, methods | {"heal auto": HEAL(alpha=0.7)})
+    assert not there.answers(tasks, {"plain": None})
+
+
+def test_a_run_that_has_not_ended_is_not_kept(folder, tmp_path):
+    assert finished(folder / "tuning") is None
+    assert finished(tmp_path / "nothing") is None
+    assert kept(tmp_path / "nothing.json") is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '[{"configuration": {}}]', "[{}, 3]"])
+def test_a_file_that_is_something_else_is_refused(tmp_path, content):
+    (tmp_path / "choice.json").write_text(content)
+    with pytest.raises(DataError, match="delete it and measure again"):
+        kept(tmp_path / "choice.json")

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+
+from heal.bench.run.environment import weights_fingerprint
+from heal.bench.score.summary import Summary
+from heal.methods import HEAL
+from heal.report import plans
+from heal.report.stored_results import kept
+from heal.studies.comparison import STRENGTHS
+from heal.vlm import VLM
+from tests.studies.test_comparison import row
+
+
+def validated(best: dict[str, int]) -> Summary:
+    """A run in which the given setting of each method is the best by the sum of both figures, not by either."""
+    rows = [row("mini-pope", "plain"), row("mini-chair", "plain", f1=70.0)]
+    for name, settings in STRENGTHS.items():
+        for i in range(1, len(settings) + 1):
+            good = i == best[name]
+            rows.append(row("mini-pope", f"{name} {i}", value=80.0 if good else 82.0))
+            rows.append(row("mini-chair", f"{name} {i}", "chair_s", False, 30.0, f1=75.0 if good else 70.0))
+    return Summary(Path("x"), tuple(rows))
+
+
+def test_settings_are_chosen_by_both_figures_together():
+    best = {name: 1 + i % 4 for i, name in enumerate(STRENGTHS)}
+    found = plans.tuned(validated(best))
+    assert found == {name: STRENGTHS[name][best[name] - 1] for name in STRENGTHS}
+
+
+def test_nothing_is_chosen_on_the_test_split():
+    made = [plans.safety(3), plans.choice(3), plans.tuning(3)]
+    assert {plan.split for plan in made} == {"validation"}
+    reported = [
+        *(plan(d, 3) for d in ("natural", "counter") for plan in (plans.result, plans.questions)),
+        plans.controls("natural", 3, HEAL(alpha=0.6)),
+        plans.rivals("natural", 3, None),
+        plans.rivals("natural", 3, {"heal": HEAL(alpha=0.6)}),
+    ]
+    assert {plan.split for plan in reported} == {"test"}
+    names = [plan.name for plan in made + reported]
+    assert len(set(names)) == len(names)
+    assert all(next(iter(plan.methods)) == "plain" for plan in made + reported)
+    assert all(task.split == plan.split for plan in reported for task in plan.made_tasks().values())
+
+
+def test_tuning_has_the_same_budget_for_all():
+    methods = list(plans.tuning(3).methods)
+    assert len(methods) == 1 + 4 * len(STRENGTHS)
+
+
+def test_the_headline_is_what_was_chosen():
+    there = kept(Path(__file__).parents[2] / "docs" / "results" / "choice.json")
+    assert there.weights == weights_fingerprint(VLM.embedded().model)
+    assert plans.equilibria()[plans.chosen_form(there.summary)] == plans.HEADLINE
+
+
+def test_controls_differ_from_the_chosen_form_in_one_thing():
+    chosen = HEAL(alpha=0.6)
+    for name, method in plans.controls("counter", 3, chosen).methods.items():
+        if name not in ("plain", "synergy heads"):
+            changed = {k for k, v in method.options().items() if v != chosen.options()[k]}
+            assert changed in ({"heads"}, {"interval"})
+
+
+@pytest.mark.parametrize("distribution", ["natural", "counter"])
+def test_the_equilibria_of_the_report(distribution):
+    methods = plans.result(distribution, 3).methods
+    assert [f"heal α={a}" in methods for a in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)] == [True] * 6
+    assert {"beam 5", "heal auto", "heal profile δ=0"} <= set(methods)
