@@ -79,8 +79,8 @@ def test_draws_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(draws) for draws in drawn] == [3] * 2 * LAYERS  # for the types, and for the record
     for layer, name in product(range(LAYERS), ("visual", "language", "total")):
         values = torch.stack([getattr(scores, name) for scores in drawn[2 * layer + 1]])
-        assert_close(getattr(three, name)[:, layer], values.mean(0))
-        assert torch.equal(values[0], getattr(one, name)[:, layer])
+        assert_close(three.values[name][:, layer], values.mean(0))
+        assert torch.equal(values[0], one.values[name][:, layer])
         assert all((values[i] - values[j]).abs().max() > 1e-3 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
@@ -93,9 +93,9 @@ def test_measuring_and_calibrating_use_the_same_draws(name: str, path: str) -> N
     )
     seeing = torch.tensor(SEES)
     for one, other in zip(measured.records, calibrated.records, strict=True):
-        assert torch.equal(one.types[seeing], other.types[seeing])
+        assert torch.equal(one.values["types"][seeing], other.values["types"][seeing])
         for field in ("visual", "language", "total", "contribution"):
-            assert_close(getattr(one, field), getattr(other, field), rtol=0, atol=1e-5, equal_nan=True)
+            assert_close(one.values[field], other.values[field], rtol=0, atol=1e-5, equal_nan=True)
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,10 +124,12 @@ def test_every_combination_fires(world: tuple[str, str], measure: str) -> None:
 
 def test_every_option_makes_a_difference() -> None:
     """Two values of an option never measure the same."""
-    worlds = [with_options(world, "gaussian", "cosine").records[0].visual for world in WORLDS]
-    measures = [with_options(WORLDS[0], "gaussian", measure).records[0].visual for measure in MEASURES]
+    worlds = [with_options(world, "gaussian", "cosine").records[0].values["visual"] for world in WORLDS]
+    measures = [with_options(WORLDS[0], "gaussian", measure).records[0].values["visual"] for measure in MEASURES]
     replaced = [
-        with_options(WORLDS[0], how, "cosine").records[0].contribution for how in REPLACEMENTS if how != "none"
+        with_options(WORLDS[0], how, "cosine").records[0].values["contribution"]
+        for how in REPLACEMENTS
+        if how != "none"
     ]
     for values in (worlds, measures, replaced):
         assert all((a - b).abs().max() > 1e-3 for i, a in enumerate(values) for b in values[:i])

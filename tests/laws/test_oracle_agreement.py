@@ -1,4 +1,4 @@
-"""The whole of HEAL against an independent one, and when types are found anew, on every architecture."""
+"""The whole of HEAL against an independent one, and when types are refreshed, on every architecture."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,15 +46,15 @@ def assert_oracle(name: str, method: HEAL, rows: tuple[Row, ...]) -> Run:
 
 def assert_steps(out: Run, row: int, steps: list[oracle.Step]) -> None:
     for step, (record, expected) in enumerate(zip(out.records, steps, strict=True)):
-        np.testing.assert_array_equal(record.types[row], expected.types)
+        np.testing.assert_array_equal(record.values["types"][row], expected.types)
         known = expected.types != UNKNOWN
         for name in ("visual", "language", "total", "contribution"):
-            measured, right = getattr(record, name)[row].numpy(), getattr(expected, name)
+            measured, right = record.values[name][row].numpy(), getattr(expected, name)
             # a score near 0 is a difference of similarities, which are of the order of 1
             np.testing.assert_allclose(measured[known], right[known], rtol=1e-4, atol=1e-5)
             assert np.isnan(measured[~known]).all()
         for name in ("beta", "gamma"):
-            factor = getattr(record, name)[row].nan_to_num(1.0)
+            factor = record.values[name][row].nan_to_num(1.0)
             np.testing.assert_allclose(factor, getattr(expected, name), rtol=1e-4)
         assert_logits(out.logits[row, step].double(), torch.from_numpy(expected.logits))
 
@@ -85,7 +85,7 @@ def test_layers_that_take_no_part_are_left_alone(name: str) -> None:
 def test_first_token_is_calibrated(name: str) -> None:
     """That it is calibrated rightly, the oracle says."""
     out = run(name, NOISY)
-    off = ((out.records[0].beta.nan_to_num(1.0) - 1).abs() > 1e-3).any(-1).any(-1)
+    off = ((out.records[0].values["beta"].nan_to_num(1.0) - 1).abs() > 1e-3).any(-1).any(-1)
     assert off.tolist() == SEES
     change = moved(out, run(name))
     assert (change[off] > 1e-2).all()
@@ -97,15 +97,15 @@ def test_first_token_is_calibrated(name: str) -> None:
 
 def retyped(record: Any) -> np.ndarray:
     """The types that the scores of a step say, by the oracle."""
-    scores = [getattr(record, name).double().numpy() for name in ("visual", "language", "total", "contribution")]
+    scores = [record.values[name].double().numpy() for name in ("visual", "language", "total", "contribution")]
     settings = oracle.Settings(alpha=0.5)
     return np.stack([oracle.classify(*(score[row] for score in scores), settings) for row in range(len(ROWS))])
 
 
 @every_model
-def test_types_are_found_anew_at_intervals_and_act_from_the_next_step(name: str) -> None:
+def test_types_are_refreshed_at_intervals_and_act_from_the_next_step(name: str) -> None:
     records = run(name, NOISY).records
-    types = [record.types for record in records]
+    types = [record.values["types"] for record in records]
     assert [record.refreshed for record in records] == [True, False, True, False]
     assert torch.equal(types[0], types[1])
     assert torch.equal(types[0], types[2])
@@ -117,5 +117,6 @@ def test_types_are_found_anew_at_intervals_and_act_from_the_next_step(name: str)
 def test_interval_counts_from_the_first_token(interval: int, refreshed: list[int]) -> None:
     records = run("llava", HEAL(interval=interval), ROWS[:2], new=12).records
     assert [step for step, record in enumerate(records) if record.refreshed] == refreshed
-    turns = [step for step in range(1, 12) if not torch.equal(records[step].types, records[step - 1].types)]
+    types = [record.values["types"] for record in records]
+    turns = [step for step in range(1, 12) if not torch.equal(types[step], types[step - 1])]
     assert turns == [step + 1 for step in refreshed[1:]]

@@ -20,7 +20,7 @@ NEW = 3
 METHODS: dict[str, Method | None] = {"plain": None, "heal": NOISY, "measure": MEASURE} | {
     name: case.active for name, case in CASES.items()
 }
-WHOLE = {"vhr", "memvr"}
+WHOLE = {"vhr", "memvr", "sid", "var"}
 SLIDING = {WINDOW, "gemma3", "paligemma2"}
 
 every_model = pytest.mark.parametrize("name", EVERY)
@@ -60,8 +60,8 @@ def test_read_before_is_as_read_now(name: str, method: str) -> None:
             out = generate(model, batch, chosen, new=NEW)
     assert_alike(out, expected)
     assert footprint(model) == before
-    noisy = method == "vcd"  # another prompt, which is read for the first time
-    assert seen.count(batch["input_ids"].shape[1]) == (method in WHOLE or name in SLIDING) + noisy
+    branch = method in {"vcd", "sid"}  # a branch with another prompt, or whose attention differs
+    assert seen.count(batch["input_ids"].shape[1]) == (method in WHOLE or name in SLIDING) + branch
 
 
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2"])

@@ -34,8 +34,10 @@ def test_it_is_used_at_refreshes_alone_and_never_when_only_measuring(monkeypatch
     real = HealRuntime.project
 
     def project(self, generation, layer, *rest):
-        steps.append((generation.phase, generation.step, layer))
-        return real(self, generation, layer, *rest)
+        out = real(self, generation, layer, *rest)
+        if out is not None:
+            steps.append((generation.phase, generation.step, layer))
+        return out
 
     monkeypatch.setattr(HealRuntime, "project", project)
     model, batch = build("llava"), inputs_of("llava", ROWS[:1])

@@ -13,7 +13,7 @@ from tests.zoo import GRANITE
 
 def test_granite_equals_the_oracle() -> None:
     out = assert_oracle(GRANITE, ZERO, ROWS[1:3])
-    assert (out.records[2].contribution.isfinite()).all()  # a refresh, where o_proj is fused
+    assert (out.records[2].values["contribution"].isfinite()).all()  # a refresh, where o_proj is fused
 
 
 class _OwnLinear(nn.Linear):
@@ -28,4 +28,9 @@ def test_a_projection_of_another_kind_gives_the_same_contributions(name: str) ->
     found, expected = generate(model, batch, ZERO), run(name, ZERO)
     assert torch.equal(found.stacked("types"), expected.stacked("types"))
     for step in (0, 2):
-        assert_close(found.records[step].contribution, expected.records[step].contribution, rtol=1e-3, atol=1e-6)
+        assert_close(
+            found.records[step].values["contribution"],
+            expected.records[step].values["contribution"],
+            rtol=1e-3,
+            atol=1e-6,
+        )

@@ -84,7 +84,7 @@ def test_state_follows_the_beams(name: str) -> None:
     steps = list(enumerate(beams.output.beam_indices[index].tolist()))
     alone = forced(name, MIXED[0], beams.tokens[index].tolist())
     assert_logits(alone.logits[0], torch.stack([beams.logits[place, step] for step, place in steps]))
-    types = torch.stack([beams.records[step].types[place] for step, place in steps])
+    types = torch.stack([beams.records[step].values["types"][place] for step, place in steps])
     assert torch.equal(alone.stacked("types")[0], types)
 
 

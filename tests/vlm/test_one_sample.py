@@ -7,6 +7,7 @@ import pytest
 
 from heal import VLM
 from heal.engine.runtime import Runtime
+from heal.engine.state import State
 from heal.errors import PromptError
 from heal.methods import Method
 from tests.vlm.asking import NEW, PICTURES, PROMPTS, assert_alike
@@ -17,8 +18,9 @@ SEEN: list[Any] = []
 class OneRow(Runtime):
     changes_output = False
 
-    def begin(self, generation: Any) -> None:
+    def begin(self, generation: Any, earlier: State | None) -> State:
         SEEN.append(generation.rows)
+        return State()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from heal.methods.base import Fired, Handle, Method, available, create
 from heal.methods.beam import Beam
+from heal.methods.combined import Combined
 from heal.methods.dola import DoLa
 from heal.methods.heal import HEAL
 from heal.methods.memvr import MemVR
@@ -9,7 +10,6 @@ from heal.methods.opera import OPERA
 from heal.methods.pai import PAI
 from heal.methods.parsing import parse
 from heal.methods.sid import SID
-from heal.methods.combined import Combined
 from heal.methods.var import VAR
 from heal.methods.vcd import VCD
 from heal.methods.vhr import VHR
@@ -23,12 +23,12 @@ __all__ = [
     "VCD",
     "VHR",
     "Beam",
+    "Combined",
     "DoLa",
     "Fired",
     "Handle",
     "MemVR",
     "Method",
-    "Combined",
     "available",
     "create",
     "parse",

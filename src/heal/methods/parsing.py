@@ -13,8 +13,8 @@ from typing import Any
 from heal import values
 from heal.errors import ConfigError
 from heal.methods.base import Method, available, create
-from heal.methods.loading import FILE, from_file, load_installed
 from heal.methods.combined import Combined
+from heal.methods.loading import FILE, from_file, load_installed
 
 
 def parse(text: str) -> Method:

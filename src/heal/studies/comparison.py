@@ -10,7 +10,7 @@ from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary
 from heal.errors import DataError
 from heal.escape import markdown_cell
-from heal.methods import HEAL, PAI, VCD, VHR, Beam, DoLa, MemVR, Method, available
+from heal.methods import HEAL, OPERA, PAI, SID, VAR, VCD, VHR, Beam, DoLa, MemVR, Method, available
 
 STRENGTHS: Mapping[str, tuple[Method, ...]] = {
     "beam": tuple(Beam(n) for n in (2, 3, 5, 8)),
@@ -18,7 +18,10 @@ STRENGTHS: Mapping[str, tuple[Method, ...]] = {
     "heal": tuple(HEAL(alpha=a) for a in (0.4, 0.5, 0.6, 0.7)),
     "heal one-sided": tuple(HEAL(alpha=a, drift="language") for a in (0.4, 0.5, 0.6, 0.7)),
     "memvr": tuple(MemVR(ratio=r) for r in (0.06, 0.12, 0.2, 0.3)),
+    "opera": tuple(OPERA(alpha=a) for a in (0.5, 1.0, 2.0, 4.0)),
     "pai": (PAI(alpha=0.1), PAI(alpha=0.2), PAI(alpha=0.5), PAI(alpha=0.5, gamma=1.0)),
+    "sid": tuple(SID(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),
+    "var": tuple(VAR(rho=r) for r in (0.3, 0.5, 0.7, 0.9)),
     "vcd": tuple(VCD(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),
     "vhr": tuple(VHR(alpha=a) for a in (1.25, 1.5, 2.0, 2.5)),
 }

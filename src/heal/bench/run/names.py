@@ -11,7 +11,7 @@ from heal import values
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Task
 from heal.errors import ConfigError
-from heal.methods import Method, Combined, parse
+from heal.methods import Combined, Method, parse
 
 PLAIN = "plain"
 
