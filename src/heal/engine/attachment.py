@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
-from heal.analysis.split import LANGUAGE
 from heal.engine import attention, caches
-from heal.engine.branches import BranchState, EncoderWatch, Prompt
+from heal.engine.branch_passes import BranchPasses
+from heal.engine.branches import EncoderWatch, Main, Prompt
 from heal.engine.calls import check_call, refuse_batching, refuse_compiled
 from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
 from heal.engine.generation import Generation
@@ -32,6 +32,7 @@ from heal.engine.shadowing import shadow
 from heal.engine.source import Source
 from heal.engine.state import State
 from heal.engine.tally import Tallies, Tally
+from heal.engine.transformers_api import Cache, attention_name
 from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
 
 
@@ -122,15 +123,15 @@ class Attachment(LayerHooks):
 
     def _switch_attention(self) -> None:
         configs = list({id(m.config): m.config for m in self.layout.attention}.values())
-        if len({config._attn_implementation for config in configs}) != 1:
+        if len({attention_name(config) for config in configs}) != 1:
             raise ModelError("the decoder's layers use several attention implementations: load the model with one")
-        self._original = configs[0]._attn_implementation
+        self._original = attention_name(configs[0])
         for module in self.layout.attention:
             attention.claim(module, self)
             self._undo.append(partial(attention.release, module))
         attention.switch(self.model, configs[0])
         self._undo.append(partial(attention.switch_back, self.model, configs[0]))
-        if any(config._attn_implementation != attention.NAME for config in configs):
+        if any(attention_name(config) != attention.NAME for config in configs):
             raise ModelError(
                 f"{type(self.model).__name__} does not let its attention be replaced: it does not use "
                 "transformers' attention interface"
@@ -195,7 +196,7 @@ class Attachment(LayerHooks):
             # generate() compiles a model with a static cache by itself, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
         if self.runtime.overrides("search"):
-            kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None))
+            kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None), self._latest)
         self._called, self._generating = [], True
         try:
             result = original(*args, **kwargs)
@@ -203,6 +204,10 @@ class Attachment(LayerHooks):
             self._pass, self._beams, self._generating = None, 1, False
         self._explain(self._called)
         return result
+
+    def _latest(self) -> Generation[Any]:
+        assert self.latest is not None
+        return self.latest
 
     def _explain(self, tallies: list[Tally]) -> None:
         """Say why nothing was changed, if nothing was."""
@@ -250,7 +255,7 @@ class Attachment(LayerHooks):
             return
         generation = self._generation(cache)
         if given.shape[1] == 1 and generation.length > 0 and ids is not None:
-            generation.read_token(self._groups.of_tokens(ids), ids if generation.branches else None)
+            generation.read_token(self._groups.of_tokens(ids), ids)
             self._follow_search(generation, ids)
             prompt = None
         else:
@@ -268,8 +273,9 @@ class Attachment(LayerHooks):
                 self._recording = caches.prepare(cache, generation.length)
             past = generation.length - given.shape[1]
             generation.mask = valid_positions(kwargs.get("attention_mask"), given, past)
-            self._start_branches(generation, prompt)
         self._pass = generation
+        if self.runtime.branches:
+            self._follow_branches(generation, kwargs, prompt)
         self._begin_pass(generation)
         self.runtime.before_pass(generation)
 
@@ -291,35 +297,25 @@ class Attachment(LayerHooks):
             changes.rows(ids[:, 0] != generation.best)
             generation.tally.count(changes)
 
-    def _start_branches(self, generation: Generation[Any], prompt: Prompt) -> None:
-        for branch in self.runtime.branches:
-            if generation.length > prompt.ids.shape[1]:
-                raise UnsupportedError("a second turn on one cache has no second branch yet: start with a new cache")
-            config = self.layout.model.config.get_text_config()
-            state = BranchState(branch.name, branch.inputs(prompt), prompt.arguments, config, self._groups.count)
-            if caches.is_recording(prompt.arguments["past_key_values"]):
-                state.cache.activate_past_recording()
-            if branch.first:
-                self._branch_logits(generation, state, None)
-            if not branch.once:
-                generation.branches[branch.name] = state
+    def _follow_branches(self, generation: Generation[Any], kwargs: dict[str, Any], prompt: Prompt | None) -> None:
+        """Branches go on from the model's own pass that begins; at a prompt they start."""
+        if prompt is not None:
+            generation.passes = BranchPasses(self.layout, self._groups, self._running)
+        passes = generation.passes
+        assert isinstance(passes, BranchPasses)
+        passes.main = Main(kwargs)
+        if prompt is not None:
+            passes.start(generation, self.runtime.branches, prompt)
 
-    def _branch_logits(self, generation: Generation[Any], state: BranchState, main: dict[str, Any] | None) -> Tensor:
-        """One pass of a branch: its prompt, or the token that the model reads with `main`."""
-        own = state.generation
-        arguments = state.prompt() if main is None else state.token(main)
-        if main is None:
-            own.read_prompt(
-                self._groups.of_prompt(arguments["input_ids"], None, arguments["attention_mask"], later=False)
-            )
-        else:
-            own.read_token([LANGUAGE] * arguments["input_ids"].shape[0])
+    @contextmanager
+    def _running(self, own: Generation[Any]) -> Iterator[None]:
+        """A pass of a branch, perhaps in the middle of the model's own."""
+        before = self._pass, self._attended, self._changes
         self._pass = own
         try:
-            # not the module itself: its hooks are for what is generated
-            return self.model.forward(**arguments).logits[:, -1].float()
+            yield
         finally:
-            self._pass = generation
+            self._pass, self._attended, self._changes = before
 
     def _generation(self, cache: Cache) -> Generation[Any]:
         known, length = self.generations.get(cache), int(cache.get_seq_length())
@@ -342,10 +338,7 @@ class Attachment(LayerHooks):
         generation = self._current
         if generation is None:
             return
-        others = {}
-        for name, state in generation.branches.items():
-            assert isinstance(state, BranchState)
-            others[name] = self._branch_logits(generation, state, None if state.waiting else kwargs)
+        others = generation.passes.logits(generation) if isinstance(generation.passes, BranchPasses) else {}
         old = output.logits[:, -1].float()
         new = self.runtime.logits(generation, old, others)
         if new is not old:  # in fp32 whatever the model's type: contrasts of rounded numbers are noise

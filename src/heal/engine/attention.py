@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import Any, Protocol, runtime_checkable
@@ -10,10 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from heal.engine.transformers_api import (
+    ALL_ATTENTION_FUNCTIONS,
+    attention_name,
+    eager_attention,
+    sdpa_attention_forward,
+    sdpa_mask,
+)
 from heal.errors import UnsupportedError
 
 NAME = "heal"
@@ -61,7 +64,7 @@ _switching = threading.Lock()
 def switch(model: Any, config: Any) -> None:
     """The language backbone uses our function, until as many `switch_back` have come."""
     with _switching:
-        count, before = _switched.get(id(config), (0, config._attn_implementation))
+        count, before = _switched.get(id(config), (0, attention_name(config)))
         _switched[id(config)] = (count + 1, before)
         if count == 0:
             model.set_attn_implementation({"text_config": NAME})
@@ -103,7 +106,7 @@ def _eager_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The eager attention of the module's own model, as transformers uses it: sdpa has no soft cap."""
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    eager = eager_attention(module)
     if eager is None:
         raise UnsupportedError(f"{type(module).__name__} caps its scores, and no eager attention was found for it")
     causal = options.get("is_causal")

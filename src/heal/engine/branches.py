@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from heal.engine.caches import cut_back, is_recording
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.masks import valid_positions
 from heal.engine.state import State
+from heal.engine.transformers_api import DynamicCache, repeated_encodings
 from heal.errors import UnsupportedError
 
 PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
@@ -55,6 +55,10 @@ class Prompt:
         return ids
 
     @property
+    def width(self) -> int:
+        return self.ids.shape[1]
+
+    @property
     def mask(self) -> Tensor:
         """[rows, positions], 1 where a token is, from any kind of attention mask."""
         return valid_positions(self.arguments.get("attention_mask"), self.ids).long()
@@ -74,7 +78,7 @@ class Prompt:
             outputs[encoding.modality] = encoding.function(**arguments)
         copies = self._copies()
         if copies > 1:
-            outputs = self.layout.model._expand_multimodal_outputs(self.ids[::copies], outputs, expand_size=copies)
+            outputs = repeated_encodings(self.layout.model, self.ids[::copies], outputs, copies)
         kept = {k: v for k, v in self.arguments.items() if not k.startswith("pixel")}
         return kept | {"attention_mask": self.mask, "mm_encoder_outputs": outputs}
 
@@ -122,13 +126,31 @@ def _count(encoded: Any) -> int:
     return sum(f.shape[:-1].numel() for f in features)
 
 
+class Main:
+    """The model's own latest pass. The passes of branches are aligned with it."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+        positions = arguments.get("position_ids")
+        self.position: Tensor | None = None if positions is None else positions[..., -1:]
+        """[…, rows, 1] the position of the newest token."""
+
+    def select(self, rows: list[int]) -> None:
+        if self.position is not None and self.position.shape[-2] > 1:
+            self.position = self.position.index_select(-2, torch.tensor(rows, device=self.position.device))
+
+    def crop(self, tokens: int) -> None:
+        if self.position is not None:
+            self.position = self.position - tokens
+
+
 @dataclass(frozen=True)
 class Branch:
     """A pass of the same tokens from another prompt."""
 
     name: str
-    inputs: Callable[[Prompt], dict[str, Any]]
-    """The model's arguments for its prompt."""
+    inputs: Callable[[Prompt], dict[str, Any]] | None = None
+    """The model's arguments for its prompt. None: the branch waits for `Generation.restart`."""
     first: bool = False
     """Before the model's own pass, not after it."""
     once: bool = False
@@ -136,53 +158,80 @@ class Branch:
 
 
 class BranchState:
-    """A branch in progress: its KV cache, its mask, and how far its positions are from the model's own."""
+    """A branch in progress: its KV cache, its mask, and the distance of its positions from the model's own."""
 
-    def __init__(self, name: str, arguments: dict[str, Any], main: dict[str, Any], config: Any, groups: int) -> None:
-        """`arguments` of its prompt, beside those of the model's own pass, `main`."""
-        self.generation: Generation[State] = Generation(groups, name)
-        self.generation.state = State()
+    def __init__(self, name: str, config: Any, group_count: int) -> None:
+        self.name = name
+        self.generation: Generation[State] = Generation(group_count, name)
         self.cache = DynamicCache(config=config)
+        self.idle = True
+        """Whether it has no prompt yet."""
         self.step = -1
-        """The step of the model's own generation up to which it was read."""
+        """The step of the model's own generation that it has read."""
         self.logits: Tensor | None = None
-        self._arguments = arguments
+        """The next-token logits at that step; None after a crop or a change of rows."""
+        self.shift: Tensor | None = None
+        self._config, self._group_count = config, group_count
+        self._arguments: dict[str, Any] = {}
+
+    def begin(self, arguments: dict[str, Any], record: bool) -> None:
+        """Start with these arguments of the model. `record`: sliding windows remember what leaves them."""
+        self.generation = Generation(self._group_count, self.name)
+        self.generation.state = State()
+        self.cache = DynamicCache(config=self._config)
+        if record:
+            self.cache.activate_past_recording()
         self.mask: Tensor = arguments["attention_mask"]
-        own, other = arguments.get("position_ids"), main.get("position_ids")
-        self.shift = None if own is None or other is None else own[..., -1:] - other[..., -1:]
+        self.idle, self.step, self.logits = False, -1, None
+        self._arguments = arguments
 
     @property
     def waiting(self) -> bool:
-        """Its prompt is still to be read."""
+        """Whether its prompt has not been read yet."""
         return bool(self._arguments)
 
-    def prompt(self) -> dict[str, Any]:
+    def prompt(self, main: Main, answered: int) -> dict[str, Any]:
+        """The arguments for its prompt. The model has read `answered` tokens of the answer."""
         arguments, self._arguments = self._arguments, {}
+        own, other = arguments.get("position_ids"), main.position
+        self.shift = None if own is None or other is None else own[..., -1:] + answered - other
         return arguments | {"past_key_values": self.cache, "use_cache": True}
 
-    def token(self, main: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for the token that the model reads with `main`."""
-        self.mask = torch.cat([self.mask, self.mask.new_ones(self.mask.shape[0], 1)], dim=1)
-        arguments = dict(main) | {"attention_mask": self.mask, "past_key_values": self.cache}
+    def tokens(self, main: Main, ids: Tensor) -> dict[str, Any]:
+        """The arguments for tokens [rows, tokens], the last of which is the token that the model has just read."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(ids.shape)], dim=1)
+        arguments = dict(main.arguments) | {
+            "input_ids": ids,
+            "attention_mask": self.mask,
+            "past_key_values": self.cache,
+        }
         if arguments.get("mm_token_type_ids") is not None:
             arguments["mm_token_type_ids"] = torch.zeros_like(self.mask)
-        if arguments.get("position_ids") is not None and self.shift is not None:
-            arguments["position_ids"] = arguments["position_ids"] + self.shift
+        if main.position is not None and self.shift is not None:
+            steps = torch.arange(1 - ids.shape[1], 1, device=main.position.device)
+            arguments["position_ids"] = main.position + self.shift + steps
         return arguments
 
     def select(self, rows: list[int]) -> None:
+        if self.idle:
+            return
         self.generation.select(rows)
         index = torch.tensor(rows, device=self.mask.device)
         self.cache.batch_select_indices(index)
         self.mask = self.mask.index_select(0, index)
         if self.shift is not None:
             self.shift = self.shift.index_select(-2, index)
+        if self.logits is not None:
+            self.logits = self.logits.index_select(0, index.to(self.logits.device))
 
     def crop(self, tokens: int) -> None:
+        if self.idle:
+            return
         cut_back(self.cache, tokens, record=is_recording(self.cache))
         self.generation.crop(tokens)
         self.mask = self.mask[:, :-tokens]
         self.step -= tokens
+        self.logits = None
 
 
 class EncoderWatch:

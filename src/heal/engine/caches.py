@@ -7,14 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.cache_utils import (
+
+from heal.engine.transformers_api import (
     BaseQuantizedLayer,
     Cache,
     DynamicLayer,
     StaticLayer,
     StaticSlidingWindowLayer,
+    crop_layer,
+    has_overwritten,
+    is_recording,
+    layer_classes,
+    record_past,
 )
-
 from heal.errors import UnsupportedError
 
 ROW_CHANGES = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave")
@@ -26,8 +31,7 @@ def prepare(cache: Cache, prompt_length: int) -> bool:
     Returns whether sliding windows recorded their past already, and should go on with it.
     """
     recording = is_recording(cache)
-    later = getattr(cache, "layer_class_to_replicate", None)
-    for kind in {type(layer) for layer in cache.layers} | ({later} if isinstance(later, type) else set()):
+    for kind in layer_classes(cache):
         if issubclass(kind, BaseQuantizedLayer) or not issubclass(kind, (DynamicLayer, StaticLayer)):
             raise UnsupportedError(
                 f"a cache of {kind.__name__} cannot be cut back by one position: use the dynamic or the static cache"
@@ -38,27 +42,14 @@ def prepare(cache: Cache, prompt_length: int) -> bool:
                 f"the prompt ({prompt_length} positions) is longer than the sliding window of a static cache "
                 f"({layer.max_cache_len}), whose last position cannot be taken back: use the dynamic cache"
             )
-        if hasattr(layer, "activate_past_recording"):
-            layer.activate_past_recording()
+    record_past(cache)
     return recording
 
 
 def cut_back(cache: Cache, positions: int = 1, record: bool = False) -> None:
     """Remove the last positions. `record`: sliding windows go on recording, so that more can be removed later."""
     for layer in cache.layers:
-        if isinstance(layer, StaticLayer):
-            if isinstance(layer, StaticSlidingWindowLayer):
-                layer.cumulative_length_int -= positions
-            layer.cumulative_length.sub_(positions)
-        else:
-            layer.crop(-positions)
-            if hasattr(layer, "record_past"):
-                layer.record_past = record
-
-
-def is_recording(cache: Cache) -> bool:
-    """Whether sliding windows keep what leaves them, so that it can come back after a crop."""
-    return any(getattr(layer, "record_past", False) for layer in cache.layers)
+        crop_layer(layer, positions, record)
 
 
 def check_crop(cache: Cache, positions: int) -> None:
@@ -66,7 +57,7 @@ def check_crop(cache: Cache, positions: int) -> None:
     if positions < 0:
         raise UnsupportedError("crop takes the number of positions to remove as a negative number: cache.crop(-2)")
     for layer in cache.layers if positions else ():
-        if isinstance(layer, StaticSlidingWindowLayer) and layer.cumulative_length_int > layer.max_cache_len:
+        if has_overwritten(layer):
             raise UnsupportedError(
                 "a static cache with a sliding window overwrites positions, so it cannot be cropped: use the dynamic "
                 "cache"

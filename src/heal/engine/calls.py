@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from heal.engine.layout import Layout
+from heal.engine.transformers_api import is_compiled
 from heal.errors import UnsupportedError
 
 REFUSED = {
@@ -69,19 +69,8 @@ def refuse_compiled(layout: Layout) -> None:
         if is_compiled(module):
             raise UnsupportedError(
                 COMPILED + f"the {name} ({type(module).__name__}) was given to torch.compile. Attach to a model that "
-                "was not; HEAL(compile=True) compiles the method's own step"
+                "was not"
             )
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """By torch.compile(module), module.compile() or module.forward = torch.compile(module.forward)."""
-    own = vars(module)
-    functions = (own.get("forward"), own.get("generate"))
-    return (
-        hasattr(module, "_orig_mod")
-        or own.get("_compiled_call_impl") is not None
-        or any(hasattr(f, "_torchdynamo_orig_callable") for f in functions)
-    )
 
 
 def refuse_batching(*args: Any, **kwargs: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ class Follower(Protocol):
     def crop(self, tokens: int) -> None: ...
 
 
+class Passes(Follower, Protocol):
+    """The branches of a generation, as methods see them."""
+
+    def read(self, generation: Generation[Any], name: str) -> Tensor: ...
+
+    def restart(self, generation: Generation[Any], name: str, arguments: Mapping[str, Any]) -> None: ...
+
+
 class Generation(Generic[S]):
     """One KV cache being filled. Everything here follows its rows and a crop of it."""
 
@@ -40,8 +49,8 @@ class Generation(Generic[S]):
         self.group_count = group_count
         self.branch = branch
         """The name of the branch whose cache it is; empty for the model's own."""
-        self.branches: dict[str, Follower] = {}
-        """Branches beside this one."""
+        self.passes: Passes | None = None
+        """The branches beside this generation; None without any."""
         self.length = 0
         self.step = 0
         self.phase: Phase = "prompt"
@@ -52,6 +61,7 @@ class Generation(Generic[S]):
         self.best: Tensor | None = None
         """[rows] the likeliest next token, while a search is compared with it."""
         self._source = source
+        self._samples: list[int] | None = None
         self._groups: Tensor | None = None  # [rows, length] group of each position, before masks are applied
         self._new: list[int] = []
         self._answer: list[Tensor] = []
@@ -76,6 +86,31 @@ class Generation(Generic[S]):
         return self._source
 
     @property
+    def samples(self) -> list[int]:
+        """For each row, the index of its prompt in the batch: beams and return sequences are copies of one prompt."""
+        if self._samples is None:
+            count = self.rows if self._source is None else len(self._source.texts)
+            self._samples = [row * count // self.rows for row in range(self.rows)]
+        return self._samples
+
+    def restart(self, branch: str, arguments: Mapping[str, Any]) -> None:
+        """Start a branch again with another prompt, in the middle of an answer too.
+
+        `arguments` are those of the model for all rows, as `source.inputs(images, samples)` makes them: images may
+        have other sizes, so that the prompt has more or fewer visual tokens. The answer so far is read behind it.
+        """
+        self._branches().restart(self, branch, arguments)
+
+    def branch_logits(self, branch: str) -> Tensor:
+        """The next-token logits [rows, vocabulary] of a branch in fp32, after the answer so far."""
+        return self._branches().read(self, branch)
+
+    def _branches(self) -> Passes:
+        if self.passes is None:
+            raise UnsupportedError("the method has no branches: list them in Runtime.branches")
+        return self.passes
+
+    @property
     def answer(self) -> Tensor:
         """[rows, step] the generated tokens that were read so far."""
         if not self._answer:
@@ -90,6 +125,13 @@ class Generation(Generic[S]):
         self.phase, self.step = "prompt", 0
         self.visual = bool((self._groups == VISUAL).any())
         self._answer.clear()
+        self._regions.clear()
+
+    def read_answer(self, groups: Tensor, tokens: int) -> None:
+        """Several generated tokens at once, behind the prompt: a branch that starts in the middle of an answer."""
+        self._groups = torch.cat([self.groups, groups.to(self.groups)], dim=1)
+        self.length += tokens
+        self.step += tokens
         self._regions.clear()
 
     def repeat_last(self) -> None:
@@ -154,6 +196,7 @@ class Generation(Generic[S]):
         """Rows were reordered, dropped or repeated."""
         if self._groups is None:
             return
+        self._samples = [self.samples[row] for row in rows]
         index = torch.tensor(rows, device=self._groups.device)
         self._groups = self._groups.index_select(0, index)
         self._regions = {place: known.select(rows) for place, known in self._regions.items()}
@@ -185,5 +228,5 @@ class Generation(Generic[S]):
         self.best = self.tally.best[-1] if self.best is not None and self.tally.best else None
 
     def _followers(self) -> list[Follower]:
-        state = [self.state] if hasattr(self, "state") else []
-        return [*state, *([self.beams] if self.beams is not None else []), *self.branches.values()]
+        state = self.state if hasattr(self, "state") else None
+        return [follower for follower in (state, self.beams, self.passes) if follower is not None]

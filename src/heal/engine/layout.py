@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from heal.engine.transformers_api import is_compiled_wrapper
 from heal.errors import ModelError, UnsupportedError
 
 VISUAL_TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
@@ -38,7 +39,7 @@ class Layout:
     @classmethod
     def of(cls, model: Any, special_ids: frozenset[int] = frozenset()) -> Layout:
         """`special_ids` adds what only a tokenizer knows to the special tokens named in the configuration."""
-        if hasattr(model, "_orig_mod"):
+        if is_compiled_wrapper(model):
             raise ModelError("this is a compiled wrapper: attach to the model given to torch.compile instead")
         config = getattr(model, "config", None)
         if config is None or not hasattr(model, "get_decoder"):

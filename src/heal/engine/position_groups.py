@@ -37,6 +37,11 @@ class PositionGroups:
             return groups_of(visual)
         return groups_of(visual, special, None if later else first_positions(visual, mask))
 
+    def of_answer(self, ids: Tensor) -> Tensor:
+        """[rows, tokens] of several generated tokens."""
+        columns = [self.of_tokens(ids[:, at : at + 1]) for at in range(ids.shape[1])]
+        return torch.tensor(columns, device=ids.device).T
+
     def of_tokens(self, ids: Tensor) -> list[int]:
         """Of one generated token in each row."""
         if self.count <= NEUTRAL:

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from heal.engine import attention
 from heal.engine.layout import Layout
 from heal.engine.locks import lock_of
 from heal.engine.repetition import last_position
 from heal.engine.shadowing import shadow
+from heal.engine.transformers_api import Cache, DynamicCache, DynamicLayer, is_offloaded, layer_classes
 
 MOST = 2
 """Prompts, and calls of the encoder, that are kept: the model's own and that of one branch."""
@@ -108,8 +108,7 @@ def _to_front(known: list[Any], found: Any) -> None:
 
 def _ordinary(cache: Any) -> bool:
     """Whether keys and values can be put into a cache and come out as they were."""
-    kinds = {type(layer) for layer in cache.layers} or {cache.layer_class_to_replicate}
-    return type(cache) is DynamicCache and kinds == {DynamicLayer} and not cache.offloading
+    return type(cache) is DynamicCache and layer_classes(cache) == {DynamicLayer} and not is_offloaded(cache)
 
 
 def _same(known: Any, given: Any, times: int, name: str = "") -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
+
+from heal.engine.transformers_api import Cache
 
 
 def last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...]) -> dict[str, Any]:

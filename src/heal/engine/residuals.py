@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heal.engine.transformers_api import execution_device
 from heal.errors import UnsupportedError
 
 
@@ -89,7 +90,7 @@ def residual_add(layer: nn.Module, attention: nn.Module, hidden_size: int) -> Re
 
 
 def _ask(layer: nn.Module, attention: nn.Module, hidden_size: int) -> ResidualAdd:
-    device = getattr(getattr(layer, "_hf_hook", None), "execution_device", None)  # of a layer that is offloaded
+    device = execution_device(layer)
     if device is None:
         device = next((p.device for p in layer.parameters() if p.device.type != "meta"), torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)

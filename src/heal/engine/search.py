@@ -8,8 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation import GenerateBeamDecoderOnlyOutput
 
+from heal.engine.generation import Generation
+from heal.engine.transformers_api import (
+    GenerateBeamDecoderOnlyOutput,
+    inputs_of_token,
+    prefill,
+    record_past,
+    updated_arguments,
+)
 from heal.errors import UnsupportedError
 
 GROWING = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")
@@ -45,6 +52,7 @@ class Search:
         generation_config: Any,
         streamer: Any,
         arguments: dict[str, Any],
+        latest: Callable[[], Generation[Any]],
     ) -> None:
         self.model = model
         self.config = generation_config
@@ -54,9 +62,15 @@ class Search:
         self._processors = logits_processor
         self._stopping = stopping_criteria
         self._arguments = arguments
+        self._latest = latest
         self._read = 0  # generated tokens in the cache
         self._logits: list[Tensor] = []  # of each committed token, in the rows of its step
         self._rows: list[Tensor] = []  # for each later row, the row in which each committed token was chosen
+
+    @property
+    def generation(self) -> Generation[Any]:
+        """The generation with the method's state, once `start` was called."""
+        return self._latest()
 
     @property
     def cache(self) -> Any:
@@ -75,22 +89,20 @@ class Search:
 
     def start(self) -> Tensor:
         """Read the prompt: next-token logits [rows, vocabulary] in fp32, with the method's changes."""
-        for layer in self.cache.layers:
-            if hasattr(layer, "activate_past_recording"):
-                layer.activate_past_recording()
+        record_past(self.cache)
         if self.streamer is not None:
             self.streamer.put(self.ids[:: self.config.num_beams or 1].cpu())  # beams are copies of one prompt
-        return self._after(self.model._prefill(self.ids, self.config, self._arguments, is_first_iteration=True))
+        return self._after(prefill(self.model, self.ids, self.config, self._arguments))
 
     def read(self, tokens: Tensor) -> Tensor:
         """Read one token [rows] in each row: the logits of the next."""
         ids = torch.cat([self.ids[:, : self.prompt_length + self._read], tokens.to(self.ids.device)[:, None]], dim=1)
-        inputs = self.model.prepare_inputs_for_generation(ids, next_sequence_length=1, **self._arguments)
+        inputs = inputs_of_token(self.model, ids, self._arguments)
         self._read += 1
         return self._after(self.model(**inputs, return_dict=True))
 
     def _after(self, outputs: Any) -> Tensor:
-        self._arguments = self.model._update_model_kwargs_for_generation(outputs, self._arguments)
+        self._arguments = updated_arguments(self.model, outputs, self._arguments)
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
 
     def take_back(self, tokens: int = 1) -> None:
@@ -100,9 +112,7 @@ class Search:
         if tokens == 0:
             return
         self.cache.crop(-tokens)
-        for layer in self.cache.layers:
-            if hasattr(layer, "activate_past_recording"):
-                layer.activate_past_recording()
+        record_past(self.cache)
         self._read -= tokens
         for name in GROWING:
             if isinstance(value := self._arguments.get(name), Tensor):
@@ -198,7 +208,9 @@ def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:
     return None if None in found else [row for row in found if row is not None]
 
 
-def owned_search(run: Callable[[Search], None], streamer: Any) -> Callable[..., Any]:
+def owned_search(
+    run: Callable[[Search], None], streamer: Any, latest: Callable[[], Generation[Any]]
+) -> Callable[..., Any]:
     """A callable for `custom_generate`. It keeps the streamer, which transformers drops for callables."""
 
     def custom_generate(
@@ -209,7 +221,9 @@ def owned_search(run: Callable[[Search], None], streamer: Any) -> Callable[..., 
         generation_config: Any,
         **arguments: Any,
     ) -> Any:
-        search = Search(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, arguments)
+        search = Search(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, arguments, latest
+        )
         run(search)
         return search.result()
 

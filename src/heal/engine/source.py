@@ -28,10 +28,16 @@ class Source:
         if len(self.texts) != len(self.images):
             raise ConfigError(f"{len(self.texts)} prompts need as many lists of images, not {len(self.images)}")
 
-    def inputs(self, images: Sequence[Sequence[Image.Image]]) -> dict[str, Any]:
-        """The model's arguments for the same texts with these images, padded on the left."""
+    def inputs(self, images: Sequence[Sequence[Image.Image]], samples: Sequence[int] | None = None) -> dict[str, Any]:
+        """The model's arguments for the same texts with these images, padded on the left.
+
+        `samples` names the text of each row: beams and return sequences are several rows of one text.
+        """
+        texts = list(self.texts) if samples is None else [self.texts[sample] for sample in samples]
+        if len(images) != len(texts):
+            raise ConfigError(f"{len(texts)} rows need as many lists of images, not {len(images)}")
         flat = [image for row in images for image in row]
-        arguments: dict[str, Any] = {"text": list(self.texts), "padding": True, "return_tensors": "pt"}
+        arguments: dict[str, Any] = {"text": texts, "padding": True, "return_tensors": "pt"}
         if flat:
             arguments["images"] = [list(row) for row in images] if all(images) else flat
         tokenizer = getattr(self.processor, "tokenizer", self.processor)

@@ -168,7 +168,6 @@ class _OPERARuntime(Runtime[OperaState]):
             raise UnsupportedError("OPERA gives one answer per prompt: leave num_return_sequences out")
 
     def begin(self, generation: Generation[OperaState], earlier: OperaState | None) -> OperaState:
-        self._generation = generation
         return OperaState()
 
     def attention(
@@ -221,7 +220,7 @@ class _OPERARuntime(Runtime[OperaState]):
         scores, columns = torch.full_like(processed, EXCLUDED), [list[int]() for _ in range(search.rows)]
         for index in range(tokens.shape[1]):
             search.read(tokens[:, index])
-            state = self._generation.state
+            state = search.generation.state
             penalties, summary = penalty(state.matrix(), state.on_image[-1], config)
             search.take_back()
             new = values[:, index] - config.alpha * penalties.to(values.device)

@@ -1,0 +1,183 @@
+"""Every private or unstable API of transformers that heal uses, each under one name.
+
+No other module of the package imports a submodule of transformers or reads an underscore attribute of a model. When a
+release of transformers moves one of them, it is repaired here; tests/engine/test_transformers_api.py tells which.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.cache_utils import (
+    BaseQuantizedLayer,
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+from transformers.generation import GenerateBeamDecoderOnlyOutput
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from heal.errors import HealWarning
+
+__all__ = [
+    "ALL_ATTENTION_FUNCTIONS",
+    "BaseModelOutputWithPooling",
+    "BaseQuantizedLayer",
+    "Cache",
+    "DynamicCache",
+    "DynamicLayer",
+    "GenerateBeamDecoderOnlyOutput",
+    "StaticLayer",
+    "StaticSlidingWindowLayer",
+    "sdpa_attention_forward",
+    "sdpa_mask",
+]
+
+TESTED = ((5, 22), (5, 23))
+"""Versions of transformers that the tests cover: from the first, up to but without the second."""
+
+
+def warn_if_untested(version: str) -> None:
+    """One HealWarning if this version of transformers is outside the tested range."""
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    first, end = TESTED
+    if not first <= found < end:
+        low, high = (".".join(map(str, numbers)) for numbers in TESTED)
+        warnings.warn(
+            f"transformers {version} is installed, but heal uses private parts of transformers and is tested with "
+            f"{low} up to, but not including, {high}: results may be wrong. Install transformers>={low},<{high}",
+            HealWarning,
+            stacklevel=3,
+        )
+
+
+warn_if_untested(transformers.__version__)
+
+
+# ── configurations and modules ────────────────────────────────────────────────────────────────────────────────
+
+
+def attention_name(config: Any) -> str:
+    """The attention implementation that a configuration asks for."""
+    return config._attn_implementation
+
+
+def checkpoint_name(model: Any) -> str:
+    """The folder or hub name that a model was loaded from; empty if it was not loaded."""
+    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+
+
+def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
+    """The eager attention function in the file of the module's own model, if there is one."""
+    return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+
+
+def execution_device(module: nn.Module) -> torch.device | None:
+    """The device on which accelerate runs a module that it has offloaded; None for other modules."""
+    return getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+
+
+def is_compiled_wrapper(module: Any) -> bool:
+    """Whether this is what torch.compile(module) returns."""
+    return hasattr(module, "_orig_mod")
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """By torch.compile(module), module.compile() or module.forward = torch.compile(module.forward)."""
+    own = vars(module)
+    functions = (own.get("forward"), own.get("generate"))
+    return (
+        is_compiled_wrapper(module)
+        or own.get("_compiled_call_impl") is not None
+        or any(hasattr(f, "_torchdynamo_orig_callable") for f in functions)
+    )
+
+
+# ── the steps of generate() ───────────────────────────────────────────────────────────────────────────────────
+
+
+def prefill(model: Any, ids: Tensor, config: Any, arguments: dict[str, Any]) -> Any:
+    """The pass over a prompt, as generate() does it."""
+    return model._prefill(ids, config, arguments, is_first_iteration=True)
+
+
+def inputs_of_token(model: Any, ids: Tensor, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The model's arguments for the last of these tokens."""
+    return model.prepare_inputs_for_generation(ids, next_sequence_length=1, **arguments)
+
+
+def updated_arguments(model: Any, outputs: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of generate() after a pass: the cache, a longer mask, the next position."""
+    return model._update_model_kwargs_for_generation(outputs, arguments)
+
+
+def repeated_encodings(model: Any, ids: Tensor, outputs: dict[str, Any], copies: int) -> dict[str, Any]:
+    """The outputs of the picture encoders with each sample `copies` times, as beams need them."""
+    return model._expand_multimodal_outputs(ids, outputs, expand_size=copies)
+
+
+def prompt_positions(model: Any, arguments: Mapping[str, Any]) -> Tensor:
+    """The position ids that generate() gives a prompt. Models with M-RoPE also store an offset, which is put back."""
+    base = model.base_model
+    kept = getattr(base, "rope_deltas", None)
+    try:
+        found = model._prepare_position_ids_for_generation(arguments["input_ids"], dict(arguments))
+    finally:
+        if hasattr(base, "rope_deltas"):
+            base.rope_deltas = kept
+    return torch.as_tensor(found)
+
+
+# ── layers of a cache ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def layer_classes(cache: Cache) -> set[type]:
+    """The kinds of layers that a cache has, and the kind of those that it will add."""
+    later = getattr(cache, "layer_class_to_replicate", None)
+    return {type(layer) for layer in cache.layers} | ({later} if isinstance(later, type) else set())
+
+
+def is_offloaded(cache: Cache) -> bool:
+    """Whether the cache moves its layers between devices."""
+    return bool(cache.offloading)
+
+
+def record_past(cache: Cache) -> None:
+    """Sliding windows keep what leaves them, so that a crop can bring it back."""
+    for layer in cache.layers:
+        if hasattr(layer, "activate_past_recording"):
+            layer.activate_past_recording()
+
+
+def is_recording(cache: Cache) -> bool:
+    """Whether sliding windows keep what leaves them."""
+    return any(getattr(layer, "record_past", False) for layer in cache.layers)
+
+
+def crop_layer(layer: Any, positions: int, record: bool) -> None:
+    """Remove the last positions of one layer. `record`: a sliding window keeps what leaves it afterwards too."""
+    if isinstance(layer, StaticLayer):
+        if isinstance(layer, StaticSlidingWindowLayer):
+            layer.cumulative_length_int -= positions
+        layer.cumulative_length.sub_(positions)
+    else:
+        layer.crop(-positions)
+        if hasattr(layer, "record_past"):
+            layer.record_past = record
+
+
+def has_overwritten(layer: Any) -> bool:
+    """Whether a sliding window of a static cache has overwritten positions."""
+    return isinstance(layer, StaticSlidingWindowLayer) and layer.cumulative_length_int > layer.max_cache_len
