@@ -178,9 +178,8 @@ def test_crops_of_the_original_image(copies: int) -> None:
 
     runtime = Restarting(inputs)
     options = {"num_return_sequences": copies, "do_sample": copies > 1, "seed": 3 if copies > 1 else None}
-    answers = vlm.generate(
-        images, ["What?", "Why, then?"], method=WithRuntime(runtime), max_new_tokens=NEW, **options
-    )
+    prompts = ["What?", "Why, then?"]
+    answers = vlm.generate(images, prompts, method=WithRuntime(runtime), max_new_tokens=NEW, **options)
     for row, answer in enumerate(answers):
         sample = row // copies
         given = vlm.inputs([images[sample].crop((0, 0, 20, 20))], [prompts[sample]])
