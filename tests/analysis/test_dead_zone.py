@@ -10,7 +10,7 @@ from heal.analysis.information import DEAD_ZONE, HeadScores, difference_in_diffe
 from heal.analysis.moments import Moments
 from heal.analysis.reference import reference_scores
 from heal.analysis.split import Regions
-from heal.analysis.step import step
+from heal.analysis.step import LayerStep, step
 from heal.analysis.taxonomy import HeadType, classify
 from tests.analysis.conftest import CPU, attended, cell, masks_of, noise, plain, sim, where
 
@@ -145,7 +145,20 @@ def test_the_step_that_is_compiled_has_the_same_zone() -> None:
     moments, draw = Moments.of(at.key, at.value, at.regions), GaussianDraw.of(at, noise())
     everything = torch.ones(1, 8, dtype=torch.bool)
     visual, language, _, beta, gamma, _ = step(
-        at.query, 0.25, None, moments.mean, moments.squared, draw, at.split(), everything, 0.7, 2.0, False, "cosine"
+        LayerStep(
+            query=at.query,
+            scale=0.25,
+            softcap=None,
+            mean=moments.mean,
+            squared=moments.squared,
+            draw=draw,
+            real=at.split(),
+            calibrated=everything,
+            target=0.7,
+            limit=2.0,
+            one_sided=False,
+            measure="cosine",
+        )
     )
     assert visual.all()
     assert not language.any()

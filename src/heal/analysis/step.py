@@ -1,12 +1,13 @@
 """One decoding step of one layer after its attention was split, as a single function that can be compiled.
 
-On a GPU each of its hundred small operations is a launch, and on a CPU each starts with cold caches: compiled, they
-are a handful of kernels. What is random is drawn outside, so that both forms give the same numbers.
+The step consists of about a hundred small operations. Each is a kernel launch on a GPU and starts with cold caches on
+a CPU; compiled, they become a handful of kernels. Random numbers are drawn outside, so that both forms agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,77 +24,43 @@ from heal.errors import UnsupportedError
 Outcome = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def step(
-    query: Float[Tensor, "rows heads dim"],
-    scale: float,
-    softcap: float | None,
-    mean: Float[Tensor, "rows sets kv_heads two dim"],
-    squared: Float[Tensor, "rows sets kv_heads two dim"],
-    draw: GaussianDraw,
-    real: list[Partial],
-    calibrated: Bool[Tensor, "rows heads"],
-    target: float | Tensor,
-    limit: float | None,
-    one_sided: bool,
-    measure: Measure,
-) -> Outcome:
+@dataclass(frozen=True)
+class LayerStep:
+    """The inputs of one decoding step of one layer."""
+
+    query: Float[Tensor, "rows heads dim"]
+    scale: float
+    softcap: float | None
+    mean: Float[Tensor, "rows groups kv_heads two dim"]
+    squared: Float[Tensor, "rows groups kv_heads two dim"]
+    draw: GaussianDraw
+    real: list[Partial]
+    calibrated: Bool[Tensor, "rows heads"]
+    target: float | Tensor
+    limit: float | None
+    one_sided: bool
+    measure: Measure
+
+
+def step(at: LayerStep) -> Outcome:
     """Visual, language and total information of every head, β, γ, and the calibrated output."""
-    scores = scores_from_partials(real, gaussian_partials(query, scale, mean, squared, draw, softcap), measure)
-    beta, gamma = factors(scores.visual, scores.language, calibrated, target, limit, one_sided)
-    out = merge(real, [beta, gamma, None][: len(real)])
+    noise = gaussian_partials(at.query, at.scale, at.mean, at.squared, at.draw, at.softcap)
+    scores = scores_from_partials(at.real, noise, at.measure)
+    beta, gamma = factors(scores.visual, scores.language, at.calibrated, at.target, at.limit, at.one_sided)
+    out = merge(at.real, [beta, gamma, None][: len(at.real)])
     return scores.visual, scores.language, scores.total, beta, gamma, out
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(_flat, dynamic=True)
+    return torch.compile(step, dynamic=True)
 
 
-def compiled_step(
-    query: Tensor,
-    scale: float,
-    softcap: float | None,
-    mean: Tensor,
-    squared: Tensor,
-    draw: GaussianDraw,
-    real: list[Partial],
-    calibrated: Tensor,
-    target: float | Tensor,
-    limit: float | None,
-    one_sided: bool,
-    measure: Measure,
-) -> Outcome:
-    """The same by torch.compile: the first call takes half a minute, and lengths may change from call to call."""
-    # numbers that change from step to step would be compiled anew each time: they go in as tensors
-    units = [u if isinstance(u, Tensor) else torch.full((), u, device=query.device) for u in draw.units]
-    values, lses = [p.value for p in real], [p.lse for p in real]
+def compiled_step(at: LayerStep) -> Outcome:
+    """`step` through torch.compile. The first call takes half a minute; lengths may change from call to call."""
+    # numbers that change between steps would trigger a recompilation: pass them as tensors
+    first, second = (u if isinstance(u, Tensor) else torch.full((), u, device=at.query.device) for u in at.draw.units)
     try:
-        return _compiled()(
-            query, scale, softcap, mean, squared, draw.samples, draw.scores, units, draw.beyond, values, lses,
-            calibrated, target, limit, one_sided, measure,
-        )  # fmt: skip
+        return _compiled()(replace(at, draw=replace(at.draw, units=(first, second))))
     except torch._inductor.exc.InvalidCxxCompiler as error:
         raise UnsupportedError("compile=true needs a C++ compiler: install g++, or leave the option out") from error
-
-
-def _flat(
-    query: Tensor,
-    scale: float,
-    softcap: float | None,
-    mean: Tensor,
-    squared: Tensor,
-    samples: Tensor,
-    normals: tuple[Tensor, Tensor],
-    units: list[Tensor],
-    beyond: tuple[Tensor | None, Tensor | None],
-    values: list[Tensor],
-    lses: list[Tensor],
-    calibrated: Tensor,
-    target: float | Tensor,
-    limit: float | None,
-    one_sided: bool,
-    measure: Measure,
-) -> Outcome:
-    draw = GaussianDraw(samples, normals, (units[0], units[1]), beyond)
-    real = [Partial(value, lse) for value, lse in zip(values, lses, strict=True)]
-    return step(query, scale, softcap, mean, squared, draw, real, calibrated, target, limit, one_sided, measure)

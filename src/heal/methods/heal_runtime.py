@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,92 +16,18 @@ from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_output, reference_scores
 from heal.analysis.split import LANGUAGE, Partial, merge
-from heal.analysis.step import compiled_step
+from heal.analysis.step import LayerStep, compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
 from heal.engine.attention_call import AttentionCall
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.engine.state import State, StepRecord
 from heal.errors import ConfigError
 from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
+from heal.methods.heal_state import HeadTypes, HealState
 
 INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
-
-
-@dataclass(frozen=True)
-class HeadTypes:
-    """Head types found at one step, which act from the next step on."""
-
-    step: int
-    types: Tensor
-    chosen: Tensor
-    """The heads to calibrate."""
-    active: list[bool]
-    """Layers in which any head of any row is calibrated."""
-
-    def select(self, rows: list[int]) -> HeadTypes:
-        index = torch.tensor(rows, device=self.types.device)
-        types, chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
-        return HeadTypes(self.step, types, chosen, self.active)
-
-
-class HealState(State):
-    """One generation's state: running moments, head types, and what the current pass has measured."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.moments: list[Moments | None] = [None] * layers
-        self.found: HeadTypes | None = None
-        self.noises: dict[torch.device, Noise] = {}
-        self.prompt_contribution: Tensor | None = None
-        self.prompt_scores: list[HeadScores | None] = [None] * layers
-        """Of the first token when nothing is repeated: with the draw that the repeated position would get."""
-        self.refresh = False
-        self._layers = layers
-        self._step = 0
-        self._earlier: list[tuple[HeadTypes, list[int]]] = []  # with the present rows in terms of its own
-        self.clear()
-
-    def clear(self) -> None:
-        """A pass begins."""
-        self.scores: list[HeadScores | None] = [None] * self._layers
-        self.contributions: list[Tensor | None] = [None] * self._layers
-        self.streams: list[Tensor | None] = [None] * self._layers
-        self.betas: list[Tensor | None] = [None] * self._layers
-        self.gammas: list[Tensor | None] = [None] * self._layers
-
-    def begin_pass(self, step: int, refresh: bool) -> None:
-        self.clear()
-        self._step, self.refresh = step, refresh
-
-    def refreshed(self, found: HeadTypes) -> None:
-        """New types; the old ones stay for a crop back to before this step."""
-        if self.found is not None:
-            self._earlier.append((self.found, list(range(len(self.found.types)))))
-        self.found = found
-
-    def active(self, layer: int) -> bool:
-        return self.found is not None and self.found.active[layer]
-
-    def select(self, rows: list[int]) -> None:
-        """Beams moved: what is carried from step to step follows them."""
-        super().select(rows)
-        if self.found is None:
-            return
-        self.found = self.found.select(rows)
-        self._earlier = [(found, [own[row] for row in rows]) for found, own in self._earlier]
-        index = torch.tensor(rows)
-        self.moments = [None if m is None else m.select(index.to(m.count.device)) for m in self.moments]
-
-    def crop(self, tokens: int) -> None:
-        super().crop(tokens)
-        self._step -= tokens
-        self.moments = [None] * self._layers  # computed again from the cache
-        while self.found is not None and self.found.step > self._step and self._earlier:
-            found, rows = self._earlier.pop()
-            self.found = found.select(rows)
 
 
 class HealRuntime(Runtime[HealState]):
@@ -135,7 +60,7 @@ class HealRuntime(Runtime[HealState]):
         return {"equilibrium": mean}
 
     def begin(self, generation: Generation[HealState], earlier: HealState | None) -> HealState:
-        return HealState(len(self._part))
+        return HealState(len(self._part), self.layout.heads)
 
     def before_pass(self, generation: Generation[HealState]) -> None:
         refresh = generation.phase == "prompt" or (
@@ -148,12 +73,12 @@ class HealRuntime(Runtime[HealState]):
         prompt = generation.phase == "prompt"
         if prompt:
             self._refresh_types(state, generation)
-            state.prompt_contribution = self._stack(state.contributions, generation)
+            state.prompt_contribution = state.stack(state.contributions, generation.rows)
         if not prompt or not self.repeats_last_position:
             if self.config.calibrate:
-                generation.tally.add(*(self._stack(f, generation, 1.0) for f in (state.betas, state.gammas)))
+                generation.tally.add(*(state.stack(f, generation.rows, 1.0) for f in (state.betas, state.gammas)))
             if self.trace:
-                state.records.append(self._record(state, generation))
+                state.records.append(state.record(generation.rows, generation.step == 0, prompt))
         if state.refresh and not prompt:
             self._refresh_types(state, generation)
 
@@ -229,20 +154,21 @@ class HealRuntime(Runtime[HealState]):
         state = generation.state
         assert state.found is not None
         noise = self._noise(generation, layer, at.query.device).at(INFORMATION, 0)
-        visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(
-            at.query,
-            at.scale,
-            at.softcap,
-            moments.mean,
-            moments.squared,
-            GaussianDraw.of(at, noise),
-            real,
-            state.found.chosen[:, layer].to(at.query.device),
-            self._target(layer, at.query.device),
-            self.config.factor_limit,
-            self.config.drift == "language",
-            self.config.measure,
+        step = LayerStep(
+            query=at.query,
+            scale=at.scale,
+            softcap=at.softcap,
+            mean=moments.mean,
+            squared=moments.squared,
+            draw=GaussianDraw.of(at, noise),
+            real=real,
+            calibrated=state.found.chosen[:, layer].to(at.query.device),
+            target=self._target(layer, at.query.device),
+            limit=self.config.factor_limit,
+            one_sided=self.config.drift == "language",
+            measure=self.config.measure,
         )
+        visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(step)
         state.scores[layer] = HeadScores(visual, language, total)
         return out.unsqueeze(1)
 
@@ -330,11 +256,11 @@ class HealRuntime(Runtime[HealState]):
 
     def _refresh_types(self, state: HealState, generation: Generation[HealState]) -> None:
         config = self.config
-        scores = self._scores_of(state.scores, generation)
+        scores = state.stack_scores(state.scores, generation.rows)
         considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
         redundant = torch.zeros_like(scores.total, dtype=torch.bool)
         if config.replacement != "none":
-            contributions = self._stack(state.contributions, generation)
+            contributions = state.stack(state.contributions, generation.rows)
             redundant = causally_redundant(contributions, config.sigma_causal, config.yeo_johnson)
         found = classify(
             scores,
@@ -357,40 +283,3 @@ class HealRuntime(Runtime[HealState]):
         order = noise.uniform((), considered.numel()).view(considered.shape).masked_fill(~considered, torch.inf)
         rank = order.flatten().argsort().argsort().view(considered.shape)
         return rank < found.mask(HeadType.SYNERGY).sum(dim=(1, 2), keepdim=True)
-
-    # ── records ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _stack(
-        self, layers: list[Tensor | None], generation: Generation[HealState], missing: float = torch.nan
-    ) -> Tensor:
-        """[rows, layers, heads] on the device of the first layer that has values."""
-        known = next((t for t in layers if t is not None), None)
-        shape = (generation.rows, self.layout.heads)
-        if known is None:
-            return torch.full((shape[0], len(layers), shape[1]), missing)
-        blank = torch.full(shape, missing, device=known.device)
-        return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
-
-    def _scores_of(self, scores: list[HeadScores | None], generation: Generation[HealState]) -> HeadScores:
-        def stacked(name: str) -> Tensor:
-            return self._stack([None if s is None else getattr(s, name) for s in scores], generation)
-
-        return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
-
-    def _record(self, state: HealState, generation: Generation[HealState]) -> StepRecord:
-        first = generation.step == 0
-        assert state.found is not None
-        own = state.prompt_scores if generation.phase == "prompt" else state.scores
-        scores = self._scores_of(own, generation)
-        contributions = state.prompt_contribution if first else self._stack(state.contributions, generation)
-        assert contributions is not None
-        values = {
-            "visual": scores.visual,
-            "language": scores.language,
-            "total": scores.total,
-            "contribution": contributions,
-            "beta": self._stack(state.betas, generation),
-            "gamma": self._stack(state.gammas, generation),
-            "types": state.found.types,
-        }
-        return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or state.refresh)

@@ -1,0 +1,121 @@
+"""The state of HEAL during one generation: moments, head types, and the measurements of the current pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heal.analysis.information import HeadScores
+from heal.analysis.moments import Moments
+from heal.analysis.noise import Noise
+from heal.engine.state import State, StepRecord
+
+
+@dataclass(frozen=True)
+class HeadTypes:
+    """Head types found at one step. They are used from the next step on."""
+
+    step: int
+    types: Tensor
+    chosen: Tensor
+    """The heads to calibrate."""
+    active: list[bool]
+    """Layers in which at least one head of one row is calibrated."""
+
+    def select(self, rows: list[int]) -> HeadTypes:
+        index = torch.tensor(rows, device=self.types.device)
+        types, chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
+        return HeadTypes(self.step, types, chosen, self.active)
+
+
+class HealState(State):
+    """Running moments, head types, and the measurements of the current pass, by layer."""
+
+    def __init__(self, layers: int, heads: int) -> None:
+        super().__init__()
+        self.moments: list[Moments | None] = [None] * layers
+        self.found: HeadTypes | None = None
+        self.noises: dict[torch.device, Noise] = {}
+        self.prompt_contribution: Tensor | None = None
+        self.prompt_scores: list[HeadScores | None] = [None] * layers
+        """Scores of the first token if no position is repeated, with the draw that the repeated one would use."""
+        self.refresh = False
+        self._layers, self._heads = layers, heads
+        self._step = 0
+        self._earlier: list[tuple[HeadTypes, list[int]]] = []  # with the present rows as indices into its own
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the measurements of the previous pass."""
+        self.scores: list[HeadScores | None] = [None] * self._layers
+        self.contributions: list[Tensor | None] = [None] * self._layers
+        self.streams: list[Tensor | None] = [None] * self._layers
+        self.betas: list[Tensor | None] = [None] * self._layers
+        self.gammas: list[Tensor | None] = [None] * self._layers
+
+    def begin_pass(self, step: int, refresh: bool) -> None:
+        self.clear()
+        self._step, self.refresh = step, refresh
+
+    def refreshed(self, found: HeadTypes) -> None:
+        """Use new types. The old ones are kept for a crop to a position before this step."""
+        if self.found is not None:
+            self._earlier.append((self.found, list(range(len(self.found.types)))))
+        self.found = found
+
+    def active(self, layer: int) -> bool:
+        return self.found is not None and self.found.active[layer]
+
+    def select(self, rows: list[int]) -> None:
+        """Reorder everything that is carried from step to step, as beam search reorders its rows."""
+        super().select(rows)
+        if self.found is None:
+            return
+        self.found = self.found.select(rows)
+        self._earlier = [(found, [own[row] for row in rows]) for found, own in self._earlier]
+        index = torch.tensor(rows)
+        self.moments = [None if m is None else m.select(index.to(m.count.device)) for m in self.moments]
+
+    def crop(self, tokens: int) -> None:
+        super().crop(tokens)
+        self._step -= tokens
+        self.moments = [None] * self._layers  # recomputed from the cache
+        while self.found is not None and self.found.step > self._step and self._earlier:
+            found, rows = self._earlier.pop()
+            self.found = found.select(rows)
+
+    # ── all layers as one tensor ──────────────────────────────────────────────────────────────────────
+
+    def stack(self, layers: Sequence[Tensor | None], rows: int, missing: float = torch.nan) -> Tensor:
+        """[rows, layers, heads] on the device of the first layer that has values."""
+        known = next((t for t in layers if t is not None), None)
+        if known is None:
+            return torch.full((rows, len(layers), self._heads), missing)
+        blank = torch.full((rows, self._heads), missing, device=known.device)
+        return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
+
+    def stack_scores(self, scores: Sequence[HeadScores | None], rows: int) -> HeadScores:
+        def stacked(name: str) -> Tensor:
+            return self.stack([None if s is None else getattr(s, name) for s in scores], rows)
+
+        return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
+
+    def record(self, rows: int, first: bool, prompt: bool) -> StepRecord:
+        """The measurements of this pass. `first`: of the first token; `prompt`: taken while the prompt was read."""
+        assert self.found is not None
+        scores = self.stack_scores(self.prompt_scores if prompt else self.scores, rows)
+        contributions = self.prompt_contribution if first else self.stack(self.contributions, rows)
+        assert contributions is not None
+        values = {
+            "visual": scores.visual,
+            "language": scores.language,
+            "total": scores.total,
+            "contribution": contributions,
+            "beta": self.stack(self.betas, rows),
+            "gamma": self.stack(self.gammas, rows),
+            "types": self.found.types,
+        }
+        return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or self.refresh)
