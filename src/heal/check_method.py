@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from heal.engine.transformers_api import attention_name
 from heal.errors import HealError, HealWarning, first_line
 from heal.generate import Answer
 from heal.methods.base import Method
@@ -132,6 +133,6 @@ def _footprint(model: Any) -> Any:
         name: [len(vars(m)[kind]) for kind in sorted(vars(m)) if kind.endswith("_hooks")]
         for name, m in modules.items()
     }
-    kinds = {name: m.config._attn_implementation for name, m in modules.items() if hasattr(m, "config")}
+    kinds = {name: attention_name(m.config) for name, m in modules.items() if hasattr(m, "config")}
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
     return hooks, kinds, {name: sorted(vars(m)) for name, m in modules.items()}, weights

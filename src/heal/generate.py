@@ -8,8 +8,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from heal.engine.calls import is_compiled
 from heal.engine.decoding import check_values
+from heal.engine.transformers_api import is_compiled
 from heal.errors import ConfigError, HealError, first_line
 from heal.methods.base import Fired, Handle, Method
 from heal.methods.observer import observer

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heal.engine.attachment import Attachment
 from heal.engine.layout import Layout
+from heal.engine.transformers_api import BaseModelOutputWithPooling, DynamicCache
 from heal.errors import ConfigError
 from heal.methods.heal import HEAL
 
@@ -142,9 +143,6 @@ class _Arm:
 
     def prefill(self) -> None:
         """The prompt, read into a new cache."""
-        from transformers import DynamicCache
-        from transformers.modeling_outputs import BaseModelOutputWithPooling
-
         config, shape = self.model.config, self.shape
         ids = torch.full((1, shape.positions), 7, device=self.model.device)
         before = min(35, shape.positions - shape.visual)

@@ -96,7 +96,7 @@ def load(model: str, dtype: str, device: str | None, allow_incomplete: bool = Fa
 
 def quiet() -> None:
     """No progress bars or hints of other libraries between our lines."""
-    from transformers.utils import logging
+    from transformers import logging
 
     if "TRANSFORMERS_VERBOSITY" not in os.environ:
         logging.set_verbosity_error()

@@ -14,6 +14,7 @@ from jaxtyping import Float32, Int64, UInt8
 from heal import strict_json
 from heal.analysis.taxonomy import HeadType
 from heal.atomic_write import atomic_write
+from heal.engine.transformers_api import checkpoint_name
 from heal.errors import ConfigError, shortened
 
 FILE = "equilibrium.json"
@@ -102,7 +103,7 @@ class Equilibrium:
     @classmethod
     def of_model(cls, model: Any) -> Equilibrium:
         """The one that lies in the checkpoint's folder."""
-        folder = str(getattr(model.config, "_name_or_path", "") or "")
+        folder = checkpoint_name(model)
         if not folder or not (Path(folder) / FILE).is_file():
             raise ConfigError(
                 "this model has no equilibrium of its own: make one with `heal calibrate --model … --out FILE` and "
