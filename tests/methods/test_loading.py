@@ -128,9 +128,17 @@ class MLP(Runtime[Any]):
         return output * 1.2
 
 
+class FinalHidden(Runtime[Any]):
+    def final_hidden(self, generation: Generation, hidden: Tensor) -> Tensor | None:
+        return hidden * 1.1 + 0.1
+
+
 class Logits(Runtime[Any]):
     def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return logits * 2
+
+
+SMALLEST = [OneHead, Attention, Residual, MLP, FinalHidden, Logits]
 
 
 @dataclass(frozen=True)
@@ -142,7 +150,9 @@ class Own(Method):
 
 
 @pytest.mark.parametrize("name", [*zoo.NAMES, WINDOW])
-@pytest.mark.parametrize("own", [OneHead, Attention, Residual, MLP, Logits], ids=lambda own: own.__name__)
+@pytest.mark.parametrize(
+    "own", [OneHead, Attention, Residual, MLP, FinalHidden, Logits], ids=lambda own: own.__name__
+)
 def test_one_overridden_callback_is_a_method(name: str, own: type[Runtime]) -> None:
     """It is called, it changes the output, and the engine counts it."""
     batch = inputs_of(name, ROWS)

@@ -369,6 +369,12 @@ class Attachment(LayerHooks):
                 f"the model's output is not finite at step {generation.step}: load it in bfloat16 or float32, "
                 "or use the method with a lower strength"
             )
+        if self.runtime.overrides("final_hidden"):
+            new = self.runtime.final_hidden(generation, hidden)
+            if new is not None and new is not hidden:
+                if not generation.branch:
+                    self._changes.block(hidden[:, -1], new[:, -1])
+                output.last_hidden_state = hidden = new
         phase = generation.phase
         self.runtime.after_pass(generation)
         if phase == "prompt" and self.runtime.repeats_last_position and not generation.branch:

@@ -65,17 +65,35 @@ class Prompt:
 
     def with_pictures(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
         """The same prompt with other pixels, changed by the name of their argument."""
+
+        def encoded(encoding: Encoding) -> Any:
+            pixels = change(encoding.pixels, encoding.arguments[encoding.pixels])
+            return encoding.function(**encoding.arguments | {encoding.pixels: pixels})
+
+        return self._with_outputs(encoded)
+
+    def with_features(self, change: Callable[[Encoding, Tensor], Tensor]) -> dict[str, Any]:
+        """The same prompt with other visual features: those of each image, or of all of them in one tensor."""
+
+        def encoded(encoding: Encoding) -> Any:
+            output = encoding.function(**encoding.arguments)
+            found = output.pooler_output
+            output.pooler_output = (
+                change(encoding, found)
+                if isinstance(found, Tensor)
+                else type(found)(change(encoding, features) for features in found)
+            )
+            return output
+
+        return self._with_outputs(encoded)
+
+    def _with_outputs(self, encoded: Callable[[Encoding], Any]) -> dict[str, Any]:
         if not self.encodings:
             raise UnsupportedError(
-                f"{type(self.layout.model).__name__} did not encode its pictures by get_image_features, "
-                "so they cannot be exchanged"
+                f"{type(self.layout.model).__name__} did not encode its images by get_image_features, "
+                "so they cannot be replaced"
             )
-        outputs = {}
-        for encoding in self.encodings:
-            arguments = encoding.arguments | {
-                encoding.pixels: change(encoding.pixels, encoding.arguments[encoding.pixels])
-            }
-            outputs[encoding.modality] = encoding.function(**arguments)
+        outputs = {encoding.modality: encoded(encoding) for encoding in self.encodings}
         copies = self._copies()
         if copies > 1:
             outputs = repeated_encodings(self.layout.model, self.ids[::copies], outputs, copies)

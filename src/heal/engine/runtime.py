@@ -15,8 +15,8 @@ from heal.engine.state import State
 
 S = TypeVar("S", bound=State)
 
-LAYER_CALLBACKS = ("attention", "head_outputs", "residual", "project", "projected", "mlp_output")
-CHANGING = ("attention", "head_outputs", "residual", "project", "mlp_output", "logits")
+LAYER_CALLBACKS = ("attention", "head_outputs", "residual", "project", "projected", "mlp_output", "final_hidden")
+CHANGING = ("attention", "head_outputs", "residual", "project", "mlp_output", "final_hidden", "logits")
 """Callbacks that can change what the model computes."""
 
 
@@ -100,6 +100,10 @@ class Runtime(Generic[S]):
         return output
 
     # ── the end of a pass, and the search ─────────────────────────────────────────────────────────────
+
+    def final_hidden(self, generation: Generation[S], hidden: Tensor) -> Tensor | None:
+        """What leaves the decoder, after its final norm. Return a tensor to replace it."""
+        return None
 
     def after_pass(self, generation: Generation[S]) -> None:
         """The decoder has run."""
