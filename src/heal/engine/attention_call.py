@@ -76,10 +76,12 @@ class AttentionCall:
         generation = self.generation
         return generation.groups[:, generation.length - self.positions :].to(self.key.device)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[slice]:
-        """The queries in blocks, for methods that need the weights of all of them."""
-        for start in range(0, self.queries, size):
-            yield slice(start, min(start + size, self.queries))
+    def blocks(self, queries: slice = ALL, size: int | None = None) -> Iterator[slice]:
+        """These queries in blocks, for methods that need the weights of many of them."""
+        first, end, _ = queries.indices(self.queries)
+        size = size or BLOCK
+        for start in range(first, end, size):
+            yield slice(start, min(start + size, end))
 
     def allowed(self, queries: slice = ALL) -> Bool[Tensor, "some one queries positions"]:
         """Which keys each query may attend: causality, padding and windows. `some` is 1 or rows."""
@@ -115,15 +117,16 @@ class AttentionCall:
         keep: Tensor | None = None,
         sink: Tensor | None = None,
         rescale: Callable[[Tensor], Tensor] | None = None,
+        queries: slice = ALL,
     ) -> Float[Tensor, "rows queries heads dim"]:
-        """Attention with changed scores, block by block.
+        """Attention with changed scores, block by block, for these queries only.
 
         `bias` is added to the scores, `keep` (boolean) drops keys where it is False, `rescale` maps the scores
         [rows, heads, queries, positions] to new ones; all three broadcast to that shape. `sink` is the score of one
         extra key whose value is zero, broadcast to [rows, heads, queries].
         """
         outputs = []
-        for block in self.blocks():
+        for block in self.blocks(queries):
             scores = self.scores(block)
             if rescale is not None:
                 scores = rescale(scores).masked_fill(scores == -torch.inf, -torch.inf)
