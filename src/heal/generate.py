@@ -167,6 +167,8 @@ class _Finished:
 
 
 def _end_tokens(given: Any) -> frozenset[int]:
+    if given is None:
+        return frozenset()
     return frozenset(given) if isinstance(given, (list, tuple)) else frozenset({given})
 
 
