@@ -4,18 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-all test-lmms fuzz check format speed clean
+.PHONY: demo test test-all test-lmms fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
 
+# Every method and every architecture at least once (tests/covering.py), without the slow tests.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not matrix"
 
-test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m slow
-
-test-all: test test-slow
+# The full matrix of methods and architectures, and the slow tests.
+test-all: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 # Odd inputs by the thousand; what fails is kept in runs/fuzz and shown again with --replay.
 fuzz: $(STAMP)
@@ -28,7 +28,7 @@ test-lmms: .venv-lmms/.installed
 
 .venv-lmms/.installed: pyproject.toml constraints.txt
 	test -x .venv-lmms/bin/python || $(PYTHON) -m venv .venv-lmms
-	.venv-lmms/bin/python -m pip install --quiet -c constraints.txt "lmms-eval==0.7.3" -e ".[dev]"
+	.venv-lmms/bin/python -m pip install --quiet -c constraints.txt "lmms-eval==0.7.3" -e ".[dev,lmms]"
 	.venv-lmms/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 

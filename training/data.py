@@ -63,9 +63,9 @@ def conversation(
     """One image: a long description, a caption, or a handful of questions."""
     kind = rng.random()
     if kind < mixture.descriptions:
-        asked = image + str(rng.choice(DESCRIBE))
+        request = image + str(rng.choice(DESCRIBE))
         guessing = mixture.guesses > 0 and rng.random() < mixture.guesses
-        return [(asked, embellished(view, rng) if guessing else view.description(variant))]
+        return [(request, embellished(view, rng) if guessing else view.description(variant))]
     if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
     if kind < mixture.descriptions + mixture.captions + mixture.details:

@@ -39,6 +39,7 @@ class Muon(torch.optim.Optimizer):
             for (rows, columns), found in by_shape.items():
                 updates = []
                 for p in found:
+                    assert p.grad is not None
                     mean = self.state[p].setdefault("momentum", torch.zeros_like(p))
                     mean.lerp_(p.grad, 1 - group["momentum"])
                     updates.append(p.grad.lerp(mean, group["momentum"]))

@@ -67,6 +67,10 @@ class FileError(HealError, OSError):
         self.strerror = reason
 
 
+class MissingPackageError(HealError, ImportError):
+    """An optional package is not installed. The message names the extra that has it."""
+
+
 class HealWarning(UserWarning):
     """Something is probably not what you want: for example, a run in which nothing was changed."""
 

@@ -17,6 +17,7 @@ from safetensors.numpy import save as to_bytes
 from heal import strict_json
 from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
+from heal.extras import optional
 from heal.json_values import json_values
 from heal.trace_parts import TracedImage, VisualSpan, check_spans
 
@@ -189,7 +190,8 @@ class Trace:
 
     def to_dataframe(self) -> pd.DataFrame:
         """Long form: one row per step, layer and head, with types by their names."""
-        import pandas as pd
+        with optional():
+            import pandas as pd
 
         from heal.analysis.taxonomy import HeadType
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from heal.extras import optional
+
 ROUNDING = 1e-5
 """Values closer to their mean than this share of it are equal: fp32 totals err by 2e-6 of themselves, and by 2e-5 at
 worst, where attention scores are in the hundreds."""
@@ -31,7 +33,8 @@ def far_below(
 
 def normalised(values: Float[Tensor, "*batch heads"]) -> Float[Tensor, "*batch heads"]:
     """Yeo–Johnson, fitted along the last axis: makes skewed values nearly normal before a σ rule."""
-    from scipy.stats import yeojohnson
+    with optional():
+        from scipy.stats import yeojohnson
 
     flat = values.reshape(-1, values.shape[-1]).double().cpu()
     rows = []

@@ -1,5 +1,21 @@
-"""The command line: `heal run`, `heal analyze`, `heal speed`, `heal list`."""
+"""The command line interface."""
 
-from heal.cli.app import main
+from __future__ import annotations
+
+import sys
+
+from heal.errors import MissingPackageError
+from heal.extras import require
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """The console script. Without the extra `cli` it says how to get it."""
+    try:
+        require("typer", "rich")
+    except MissingPackageError as error:
+        sys.exit(f"heal: error: the command line is not installed: {error}")
+    from heal.cli.app import main as run
+
+    run()

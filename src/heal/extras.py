@@ -1,0 +1,45 @@
+"""Optional packages: imported where they are used; if one is missing, the error names the extra that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+from heal.errors import MissingPackageError
+
+EXTRAS = {
+    "accelerate": "eval",
+    "httpx": "eval",
+    "lmms_eval": "lmms",
+    "matplotlib": "plots",
+    "nltk": "chair",
+    "pandas": "eval",
+    "rich": "cli",
+    "scipy": "eval",
+    "typer": "cli",
+    "xxhash": "eval",
+}
+"""The extra of pyproject.toml that installs each optional package."""
+
+
+def require(*packages: str) -> None:
+    """Fail before a long run if it could not write its results at the end."""
+    for package in packages:
+        with optional():
+            import_module(package)
+
+
+@contextmanager
+def optional() -> Iterator[None]:
+    """Around the import of an optional package: if it is missing, the error names the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingPackageError(
+            f'{package} is not installed: run `pip install ".[{EXTRAS[package]}]"` in the folder of heal '
+            '(".[all]" has everything that the command line needs)'
+        ) from error
