@@ -17,6 +17,7 @@ from transformers.masking_utils import eager_mask
 from heal.methods import PAI, VCD, VHR, DoLa, MemVR
 from heal.methods.vcd import noise_like
 from tests import zoo
+from tests.known import known
 
 Inputs = dict[str, Tensor]
 
@@ -99,7 +100,7 @@ def dola(model: Any, batch: Inputs, tokens: list[int], method: DoLa) -> np.ndarr
         last = log_softmax(logits)
         early = [
             log_softmax(model.get_output_embeddings()(result.hidden_states[layer][0, -1]).double().numpy())
-            for layer in method.layers
+            for layer in known(method.layers)
         ]
         chosen = max(early, key=lambda other: _divergence(last, other, method.divergence))
         out.append(only_plausible(last - method.strength * chosen, logits, method.relative_top))
@@ -125,7 +126,7 @@ _raise: list[Callable[[int, np.ndarray], np.ndarray]] = []
 
 
 def _eager(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -221,7 +222,7 @@ def vhr(model: Any, batch: Inputs, tokens: list[int], method: VHR) -> np.ndarray
         blind[layer] = outputs[-1].double().numpy()
 
     def reinforce(layer: int, outputs: Tensor) -> Tensor | None:
-        if layer not in method.layers:
+        if layer not in known(method.layers):
             return None
         scale = np.ones(outputs.shape[1])
         for head in chosen_heads(outputs[last].double().numpy(), blind[layer], method.outliers):

@@ -1,4 +1,4 @@
-"""SID and VAR once more, slowly: one row, no cache, attention weights head by head, from their papers."""
+"""Slow implementations of SID and VAR from their papers: one row, no cache, attention weights head by head."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _change: list[Change] = []
 
 
 def _eager(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -48,7 +48,7 @@ AttentionMaskInterface.register("slowweights", eager_mask)
 
 @contextmanager
 def weights_changed(model: Any, change: Change) -> Iterator[None]:
-    """`change` takes a layer, its weights [heads, queries, keys] and which keys each query sees."""
+    """`change` gets a layer, its weights [heads, queries, keys] and the keys that each query sees."""
     before = model.config.get_text_config()._attn_implementation
     model.set_attn_implementation({"text_config": "slowweights"})
     _change.append(change)
@@ -67,7 +67,7 @@ def in_one_pass(model: Any, batch: Inputs, tokens: list[int]) -> np.ndarray:
 
 
 def sid(model: Any, batch: Inputs, tokens: list[int], method: SID) -> np.ndarray:
-    """The visual tokens that each pass may see are those that its last query attended least one layer earlier."""
+    """Each pass sees the visual tokens that its last query attended least in the previous layer."""
     alpha = {"paper": 1.0, "release": 0.5}[method.preset] if method.alpha is None else method.alpha
     visual = np.flatnonzero(zoo.visual_mask(model, batch["input_ids"])[0].numpy())
     prompt = batch["input_ids"].shape[1]
@@ -80,13 +80,13 @@ def sid(model: Any, batch: Inputs, tokens: list[int], method: SID) -> np.ndarray
             return weights
         out = weights.copy()
         for query in range(weights.shape[1]):
-            own = max(query, prompt - 1)  # all of the prompt is one pass, judged by its last query
+            own = max(query, prompt - 1)  # the prompt is one pass, and its last query selects the tokens
             there = visual[attended_by(seen, own, visual)]
             keep = method.keep or max(1, round(len(there) * 100 / 576))
             order = there[np.argsort(attended[0][own, there], kind="stable")]
             for head in range(len(weights)):
                 out[head, query, order[keep:]] = 0
-                if out[head, query].sum() == 0:  # before the text there is nothing else to see
+                if out[head, query].sum() == 0:  # nothing else precedes this query
                     out[head, query] = 1.0 * seen[query]
                     out[head, query, order[keep:]] = 0
                 out[head, query] /= max(out[head, query].sum(), 1e-300)
@@ -122,8 +122,8 @@ def var(model: Any, batch: Inputs, tokens: list[int], method: VAR) -> np.ndarray
             return weights
         out = weights.copy()
         for query in range(weights.shape[1]):
-            text_behind = query >= prompt or (not visual[query] and visual[:query].any())
-            if not text_behind:
+            text_after_image = query >= prompt or (not visual[query] and visual[:query].any())
+            if not text_after_image:
                 continue
             for head in range(len(weights)):
                 row = out[head, query]

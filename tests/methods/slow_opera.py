@@ -1,4 +1,4 @@
-"""OPERA once more, slowly: a hypothesis is a list of tokens, and every step runs the whole sequence again."""
+"""A slow implementation of OPERA: a hypothesis is a list of tokens, and every step runs the whole sequence."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ class Beam:
 
 
 def look(model: Any, batch: Inputs, tokens: list[int], layer: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Next logits, the attention among the tokens said, and the last one's attention to the image."""
+    """Next logits, the attention among the generated tokens, and the last one's attention to the image."""
     kept: list[np.ndarray] = []
 
     def watch(index: int, weights: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -47,7 +47,7 @@ def most_frequent(values: list[int]) -> int:
 
 
 def opera(model: Any, batch: Inputs, new: int, method: OPERA) -> tuple[list[int], int]:
-    """The answer, and how many times the search rolled back. No closing token."""
+    """The answer, and how often the search rolled back. There is no end-of-sequence token."""
     layer = len(model.get_decoder().layers) - 1
     beams = [Beam([], 0.0 if row == 0 else -1e9) for row in range(method.beams)]
     states: dict[int, list[Beam]] = {}

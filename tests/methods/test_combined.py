@@ -55,5 +55,5 @@ def test_as_text():
 
 @pytest.mark.parametrize("text", ["heal+vcd", "beam+beam", "heal+vcd+beam"])
 def test_what_cannot_go_together_is_refused(text):
-    with pytest.raises(ConfigError, match=r"go together|named twice"):
+    with pytest.raises(ConfigError, match=r"combine exactly one|named twice"):
         parse(text)

@@ -144,7 +144,7 @@ def test_a_profile_of_another_model_is_refused(vlm, tmp_path):
         ({"delta": 0.5}, "alpha='profile'"),
         ({"alpha": "auto", "delta": 0.5}, "alpha='profile'"),
         ({"alpha": "profile", "delta": float("nan")}, "finite"),
-        ({"profile": "x.json"}, "profile belongs"),
+        ({"profile": "x.json"}, "profile requires"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checker")

@@ -45,7 +45,7 @@ def test_the_first_unsure_layer_of_each_pass_and_row() -> None:
 
 
 def test_sure_layers_leave_the_plain_model() -> None:
-    with pytest.warns(UserWarning, match="no watched layer was unsure"):
+    with pytest.warns(UserWarning, match="no checked layer was uncertain"):
         _, logits = said("llava", MemVR(ratio=0.9, threshold=1.0))
     model = model_of("llava")
     options = {"max_new_tokens": 3, "output_logits": True, "return_dict_in_generate": True}
@@ -105,7 +105,7 @@ def test_watched_layers(method: MemVR, count: int, expected: range) -> None:
 
 @pytest.mark.parametrize("method", [MemVR(start=2), MemVR(start=1, end=2), MemVR(start=30)])
 def test_nothing_to_watch_is_refused(method: MemVR) -> None:
-    with pytest.raises(ConfigError, match="a model of 3 layers has none to watch"):
+    with pytest.raises(ConfigError, match=r"there is no layer between .* in a model with 3 layers"):
         method.runtime(Layout.of(model_of("llava")), trace=False)
 
 

@@ -98,7 +98,7 @@ def test_presets() -> None:
 
 
 def test_start_beyond_the_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="start_layer is 3, but the model has 3 layers"):
+    with pytest.raises(ConfigError, match="start_layer names layer 3, but the model has 3 layers"):
         PAI(start_layer=3).runtime(Layout.of(model_of("llava")), trace=False)
 
 

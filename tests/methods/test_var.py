@@ -1,4 +1,6 @@
-"""VAR: sink tokens, image-centric heads, and where the attention goes."""
+"""VAR: sink tokens, image-centric heads, and the redistributed attention."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -9,20 +11,49 @@ from heal.errors import ConfigError
 from heal.methods import VAR
 from heal.methods.var import redistributed, sink_tokens
 from tests import zoo
+from tests.known import known
+from tests.laws.conftest import generate, inputs_of, model_of, run
+from tests.methods import slow_attention
+from tests.methods.agreement import NAMES, assert_agrees
+from tests.zoo import Row
 
 #          sink  text  image sink  image image
 VISUAL = torch.tensor([[False, False, True, True, True]])
 SINKS = torch.tensor([[True, False, True, False, False]])
-ASKING = torch.tensor([[True]])
+QUERIES = torch.tensor([[True]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "method",
+    [
+        VAR(threshold=2.0),
+        VAR(threshold=1.5, rho=0.2, least=0.1, strength=1.0),
+        VAR(threshold=1.5, rho=0.0, dimensions=(3, 17)),
+    ],
+    ids=["defaults", "thresholds", "dimensions"],
+)
+def test_agrees_with_the_slow_implementation(name: str, method: VAR) -> None:
+    assert_agrees(slow_attention.var, name, method)
+
+
+def test_a_prompt_that_ends_with_the_image_is_changed_from_the_second_token_on() -> None:
+    """No prompt query follows the image, so only generated tokens are changed."""
+    rows, method = (Row(text_after=0),), VAR(strength=0.9, rho=0.0, least=0.0, threshold=2.0)
+    out = generate(model_of("llava"), inputs_of("llava", rows), method)
+    plain = run("llava", rows=rows)
+    assert torch.equal(out.logits[:, 0], plain.logits[:, 0])
+    assert not torch.equal(out.logits[:, 1], plain.logits[:, 1])
+    assert known(out.fired).steps == len(out.logits[0]) - 1
 
 
 def row(*weights: float) -> torch.Tensor:
     return torch.tensor(weights).view(1, 1, 1, -1)
 
 
-def test_sinks_give_to_the_other_visual_tokens_in_proportion() -> None:
-    new, moved = redistributed(row(0.4, 0.1, 0.2, 0.1, 0.2), VISUAL, SINKS, ASKING, VAR(strength=0.5))
-    # 0.5 · (0.4 + 0.2) = 0.3 goes to the last two, one part and two parts
+def test_attention_moves_to_the_other_visual_tokens_in_proportion() -> None:
+    new, moved = redistributed(row(0.4, 0.1, 0.2, 0.1, 0.2), VISUAL, SINKS, QUERIES, VAR(strength=0.5))
+    # 0.5 · (0.4 + 0.2) = 0.3 is divided 1:2 between the last two tokens
     assert_close(new, row(0.2, 0.1, 0.1, 0.2, 0.4))
     assert_close(moved, torch.full((1, 1, 1), 0.3))
     assert_close(new.sum(), torch.tensor(1.0))
@@ -35,18 +66,18 @@ def test_sinks_give_to_the_other_visual_tokens_in_proportion() -> None:
         ((0.1, 0.1, 0.7, 0.05, 0.05), {}),  # most visual attention is on the sink
         ((0.4, 0.1, 0.2, 0.1, 0.2), {"strength": 0.0}),
         ((0.0, 0.5, 0.0, 0.2, 0.3), {}),  # nothing is on sinks
-        ((0.4, 0.1, 0.5, 0.0, 0.0), {"rho": 0.0}),  # nowhere to go
+        ((0.4, 0.1, 0.5, 0.0, 0.0), {"rho": 0.0}),  # there is no other visual token
     ],
 )
-def test_heads_that_are_left_alone(weights: tuple[float, ...], options: dict[str, float]) -> None:
-    new, moved = redistributed(row(*weights), VISUAL, SINKS, ASKING, VAR(**options))
+def test_unchanged_heads(weights: tuple[float, ...], options: dict[str, Any]) -> None:
+    new, moved = redistributed(row(*weights), VISUAL, SINKS, QUERIES, VAR(**options))
     assert torch.equal(new, row(*weights))
     assert not moved.any()
 
 
-def test_queries_that_are_not_text_behind_an_image_are_left_alone() -> None:
+def test_only_the_given_queries_are_changed() -> None:
     weights = row(0.4, 0.1, 0.2, 0.1, 0.2)
-    new, _ = redistributed(weights, VISUAL, SINKS, ~ASKING, VAR())
+    new, _ = redistributed(weights, VISUAL, SINKS, ~QUERIES, VAR())
     assert torch.equal(new, weights)
 
 
@@ -66,7 +97,7 @@ def test_sink_tokens() -> None:
         ({"dimensions": ()}, "at least one entry"),
     ],
 )
-def test_bad_options(options: dict[str, object], message: str) -> None:
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         VAR(**options)
 

@@ -1,4 +1,4 @@
-"""Methods against hallucination: one interface, one registry, one file a method."""
+"""Methods against hallucination: one interface, one registry, one file per method."""
 
 from heal.methods.base import Fired, Handle, Method, available, create
 from heal.methods.beam import Beam

@@ -30,11 +30,11 @@ class Handle:
 
     @property
     def fired(self) -> Fired:
-        """Over everything generated since the method was attached."""
+        """What the method changed in everything generated since it was attached."""
         return self.attachment.tallies.fired()
 
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
-        """Of one answer of the latest generation, whose token t was `ids[t]`, made in row `at[t]`."""
+        """What the method changed in one answer of the latest generation. Token t is `ids[t]`, from row `at[t]`."""
         tallies = self.attachment.tallies.latest
         return tallies[-1].row(at, ids) if tallies else Fired(reason="nothing was generated")
 
@@ -47,27 +47,27 @@ class Method:
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     searches: ClassVar[bool] = False
-    """Whether it only sets options of generate(), so that it can go with a method that changes the model."""
+    """Whether it only sets options of generate(), so that it can be combined with a method that changes the model."""
 
     one_sample: ClassVar[bool] = False
-    """Whether a call of the model's generate() takes one prompt only. VLM.generate then takes a batch row by row."""
+    """Whether the model's generate() accepts only one prompt per call. VLM.generate then runs a batch row by row."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A method without a name of its own is called like its class."""
+        """The default name is the class name in lower case."""
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 
     def __post_init__(self) -> None:
-        """Subclasses check the values of their options; the types are checked here."""
+        """Check the types of all options. Subclasses check the values of theirs."""
         check_types(self)
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
-        """The method at work on a model of this layout."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
+        """The runtime of the method for a model of this layout."""
+        raise NotImplementedError(f"{type(self).__name__} must define runtime()")
 
     def generate_options(self) -> dict[str, Any]:
-        """Options of generate() that belong to the method."""
+        """Options that the method passes to generate()."""
         return {}
 
     @contextmanager
@@ -81,11 +81,11 @@ class Method:
         timeout: float | None = None,
         source: Source | None = None,
     ) -> Iterator[Handle]:
-        """Inside this context every `model.generate(...)` uses the method; afterwards the model is as before.
+        """Use the method in every `model.generate(...)` inside this context. The model is restored on exit.
 
-        Other threads that use the model meanwhile wait until the context ends. With `shared` their calls of
-        `generate` use the method too, one after the other. `timeout`: the most seconds to wait for another thread.
-        `source`: the images and texts that the prompt was made from, for methods that ask for them.
+        Other threads that use the model wait until the context ends. With `shared`, their calls of `generate` use
+        the method too, one at a time. `timeout` is the maximum number of seconds to wait for another thread.
+        `source` holds the images and texts that the prompt was made from, for methods that need them.
         """
         layout = Layout.of(model, frozenset(special_ids))
         refuse_compiled(layout)
@@ -94,7 +94,7 @@ class Method:
             yield Handle(attachment)
 
     def options(self) -> dict[str, Any]:
-        """The configuration as JSON can hold it."""
+        """The configuration as a JSON-serialisable dictionary."""
         return {
             f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
         }
@@ -104,22 +104,22 @@ _registry: dict[str, type[Method]] = {}
 
 
 def register(cls: type[Method]) -> type[Method]:
-    """Class decorator: the method can be written by its name, in Python and on the command line.
+    """Class decorator that makes a method available by name, in Python and on the command line.
 
-    A package registers its methods without an import by the entry-point group `heal.methods`; a class in a file is
-    written as path/to/file.py:Name and needs no registration.
+    Packages can register methods through the entry-point group `heal.methods`. A class in a file is written as
+    path/to/file.py:Name and needs no registration.
     """
     _registry[cls.name] = cls
     return cls
 
 
 def available() -> dict[str, type[Method]]:
-    """All registered methods by their names."""
+    """All registered methods by name."""
     return dict(sorted(_registry.items()))
 
 
 def create(name: str, **options: Any) -> Method:
-    """A method by its name, with options by theirs."""
+    """Create a registered method with the given options."""
     if name not in _registry:
         raise ConfigError(
             f"unknown method {name!r}: choose one of {', '.join(available())}, or write path/to/file.py:Name"

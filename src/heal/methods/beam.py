@@ -1,8 +1,7 @@
-"""Beam search, as a method: the baseline that most papers compare with."""
+"""Beam search: the baseline of most papers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,36 +12,33 @@ from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.engine.state import State
-from heal.errors import ConfigError
+from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime
 
-MOST = 256
-"""Each beam is a row of the batch."""
+MOST_BEAMS = 256
 
 
 @register
 @dataclass(frozen=True)
 class Beam(Method):
-    """Keep several hypotheses and take the likeliest whole answer."""
+    """Keep several hypotheses and return the one with the highest score."""
 
     name: ClassVar[str] = "beam"
-    summary: ClassVar[str] = "beam search: the likeliest of several answers"
-    paper: ClassVar[str] = "transformers' own beam search, with the settings of OPERA (2024)"
+    summary: ClassVar[str] = "beam search: the most likely of several answers"
+    paper: ClassVar[str] = "transformers' beam search, with the settings of OPERA (2024)"
     searches: ClassVar[bool] = True
 
     beams: int = 5
-    """Hypotheses that are kept. 1: greedy."""
+    """Number of hypotheses. 1: greedy."""
 
     length_penalty: float = 1.0
-    """Exponent of the length that scores are divided by: more favours longer answers."""
+    """Exponent of the length by which scores are divided. Larger values favour longer answers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.beams, int) or not 1 <= self.beams <= MOST:
-            raise ConfigError(f"beams must be a whole number from 1 on, at most {MOST}, not {self.beams!r}")
-        if not math.isfinite(self.length_penalty):
-            raise ConfigError(f"length_penalty must be a finite number, not {self.length_penalty}")
+        checks.whole(self, 1, "beams", high=MOST_BEAMS)
+        checks.finite(self, "length_penalty")
 
     def generate_options(self) -> dict[str, object]:
         options: dict[str, object] = {"num_beams": self.beams}
@@ -53,7 +49,7 @@ class Beam(Method):
 
 
 class _BeamRuntime(CountingRuntime):
-    """Its effect is the tokens that the search chose against the likeliest one."""
+    """Counts the tokens for which the search did not choose the most likely one."""
 
     neutral: ClassVar[Mapping[str, float]] = {"beams": 1.0}
     needs_picture = False

@@ -1,4 +1,4 @@
-"""Methods that work together: one in the model, and a way of searching."""
+"""A method that changes the model combined with a search method."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from heal.methods.base import Method
 
 @dataclass(frozen=True)
 class Combined(Method):
-    """What changes the model is one of them; the others only say how to search."""
+    """Exactly one of the parts changes the model; the others only set search options."""
 
     parts: tuple[Method, ...]
-    """In the order of their names."""
+    """The methods, in the order in which they were given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.inner) != 1:
             names = " and ".join(m.name for m in self.inner) or "none of them"
             raise ConfigError(
-                f"{names} would change the model: one method that does and ways of searching (beam) go together"
+                f"{names} would change the model: combine exactly one such method with search methods (beam)"
             )
 
     @property
     def inner(self) -> tuple[Method, ...]:
-        """Those that change the model."""
+        """The methods that change the model."""
         return tuple(m for m in self.parts if not m.searches)
 
     @property

@@ -19,14 +19,14 @@ from heal.methods.counting import CountingRuntime, seeing
 def contrast(
     logits: Float[Tensor, "rows vocabulary"], other: Float[Tensor, "rows vocabulary"], strength: float
 ) -> Float[Tensor, "rows vocabulary"]:
-    """(1 + a)·l − a·l′: away from what the other pass says."""
+    """(1 + a)·l − a·l′, where l′ are the logits of the other pass."""
     return (1 + strength) * logits - strength * other
 
 
 def plausible(
     scores: Float[Tensor, "rows vocabulary"], logits: Float[Tensor, "rows vocabulary"], share: float
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Only tokens that have at least `share` of the likeliest one's probability under `logits`; 0 keeps all."""
+    """Keep tokens with at least `share` of the highest probability under `logits`. 0 keeps all."""
     if share <= 0:
         return scores
     least = logits.amax(-1, keepdim=True) + math.log(share)
@@ -34,7 +34,7 @@ def plausible(
 
 
 class ContrastRuntime(CountingRuntime):
-    """Contrasts the model's own logits with those of one branch: (1 + a)·l − a·l′ among the plausible tokens."""
+    """Contrasts the model's logits with those of one branch: (1 + a)·l − a·l′ among the plausible tokens."""
 
     def __init__(self, strength: float, cutoff: float, branch: Branch) -> None:
         self.strength, self.cutoff, self.name = strength, cutoff, branch.name

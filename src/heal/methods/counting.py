@@ -1,4 +1,4 @@
-"""What the methods that contrast or amplify share."""
+"""Shared by the methods that contrast logits or amplify heads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from heal.engine.state import State
 
 
 def seeing(generation: Generation[Any]) -> Bool[Tensor, " rows"]:
-    """Rows with a picture: in a mixed batch the others stay as they would be alone."""
+    """Rows with visual tokens. In a mixed batch, the other rows are not changed."""
     return (generation.groups == VISUAL).any(1)
 
 
 class CountingRuntime(Runtime[State]):
-    """Counts how far the logits moved, and says why nothing was changed."""
+    """Counts how far the logits moved, and reports why nothing was changed."""
 
     neutral: ClassVar[Mapping[str, float]] = {"logits": 0.0}
 
     idle: str = "its strength is zero"
-    """Why nothing is changed when there is a picture."""
+    """Why nothing was changed although there is an image."""
 
     def why_unchanged(self, generation: Generation[State]) -> str:
         return self.idle

@@ -1,4 +1,4 @@
-"""DoLa: the last layer's distribution against that of an earlier layer."""
+"""DoLa: contrast the last layer's distribution with that of an earlier layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Divergence = Literal["js", "release"]
 @register
 @dataclass(frozen=True)
 class DoLa(Method):
-    """At every step the layer that disagrees most with the last one is contrasted with it."""
+    """Contrast the last layer with the layer that disagrees most with it, at every step."""
 
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "contrasts the last layer with an earlier one"
@@ -37,19 +37,19 @@ class DoLa(Method):
     )
 
     bucket: Bucket = "low"
-    """Candidate layers: every second one of the lower half (for long answers), of the upper half, or of all."""
+    """Candidate layers: every second layer of the lower half (for long answers), of the upper half, or of all."""
 
     layers: tuple[int, ...] | None = None
-    """Candidate layers themselves: 0 is the embedding, i the output of block i. None: the bucket's."""
+    """Candidate layers by index: 0 is the embedding, i the output of block i. None: use `bucket`."""
 
     strength: float = 1.0
-    """Weight of the earlier layer's log-probability. 0: none."""
+    """Weight of the earlier layer's log-probability. 0: no contrast."""
 
     relative_top: float = 0.1
-    """Only tokens with this share of the likeliest one's probability. 0: all."""
+    """Keep tokens with at least this share of the highest probability. 0: all."""
 
     divergence: Divergence = "js"
-    """How disagreement is measured: Jensen–Shannon as the paper says, or as the released code computes it."""
+    """Measure of disagreement: the Jensen–Shannon divergence of the paper, or the formula of the released code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,20 +60,21 @@ class DoLa(Method):
         checks.layer_list(self)
 
     def candidates(self, layout: Layout) -> tuple[int, ...]:
-        """Which layers may be contrasted with the last in this model."""
+        """The candidate layers in this model."""
         count = len(layout.layers)
         if self.layers is not None:
-            if max(self.layers) >= count:
-                raise ConfigError(f"layers names layer {max(self.layers)}: below the last there are 0 to {count - 1}")
+            checks.layers_exist(self, count)
             return self.layers
         half = count // 2
-        # with tied embeddings the embedding itself predicts the token that was just read
+        # with tied embeddings, layer 0 predicts the input token
         tied = layout.model.get_output_embeddings().weight is layout.model.get_input_embeddings().weight
         low = range(2 if tied else 0, half if count <= 40 else 20, 2)
         high = range(half if count <= 40 else count - 20, count, 2)
         found = {"low": (*low,), "high": (*high,), "all": (*low, *high)}[self.bucket]
         if not found:
-            raise ConfigError(f"a model of {count} layers has no {self.bucket} candidates: name some with layers")
+            raise ConfigError(
+                f"a model with {count} layers has no candidate layers in the {self.bucket} bucket: give layers"
+            )
         return found
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
@@ -83,7 +84,7 @@ class DoLa(Method):
 def disagreement(
     last: Float[Tensor, "rows vocabulary"], early: Float[Tensor, "layers rows vocabulary"], kind: Divergence
 ) -> Float[Tensor, "layers rows"]:
-    """Between log-probabilities. `release` has the arguments of the divergence the other way round: KL(M‖·)."""
+    """Divergence between log-probabilities. `release` swaps the arguments: KL(M‖·)."""
     middle = torch.log((last.exp() + early.exp()) / 2)
     if kind == "js":
         return ((last.exp() * (last - middle)).sum(-1) + (early.exp() * (early - middle)).sum(-1)) / 2

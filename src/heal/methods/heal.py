@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -36,7 +35,7 @@ PRESETS = {
     "qwen3_vl": 0.4,
     "qwen3_vl_moe": 0.4,
 }
-"""The paper's α for POPE and CHAIR by family (0.1 more on its other benchmarks); 0.5 for a family not named here."""
+"""α of the paper for POPE and CHAIR by model family (its other benchmarks use 0.1 more). Other families: 0.5."""
 
 
 def preset(family: str) -> float:
@@ -53,72 +52,73 @@ class HEAL(Method):
     paper: ClassVar[str] = "MLLMs Hallucinate when Information Distribution Drifts in Synergy Heads (2026)"
 
     alpha: float | Literal["auto", "profile"] | None = None
-    """Equilibrium: the visual share that synergy heads are brought back to, in (0, 1). None: the family's preset.
-    auto: the model's own mean on correct tokens. profile: each head's own median there (see `heal calibrate`)."""
+    """Equilibrium: the target visual share of synergy heads, in (0, 1). None: the preset of the model family.
+    auto: the model's mean at correct tokens. profile: each head's median there (see `heal calibrate`)."""
 
     delta: float = 0.0
-    """With alpha=profile: shift of every head's target in logits. 0 restores health, more leans on the image."""
+    """With alpha=profile: shift of every head's target in logits. 0 restores the equilibrium, larger values favour
+    the image."""
 
     profile: str | None = None
-    """File of `heal calibrate` for auto and profile. None: equilibrium.json in the folder of the checkpoint."""
+    """File written by `heal calibrate`, for auto and profile. None: equilibrium.json in the checkpoint folder."""
 
     interval: int = 10
-    """Head types are found anew every so many steps; the first token counts as step 0. Very large: found once."""
+    """Refresh head types every N steps, counted from the first token. Very large: only once, after the prompt."""
 
     masking: Masking = "gaussian"
-    """What the keys and values of a modality are replaced by: gaussian, zero, uniform, or swap (another row's)."""
+    """Replacement for the keys and values of a modality: gaussian, zero, uniform, or swap (those of another row)."""
 
     covariance: Covariance = "diagonal"
-    """Covariance of gaussian masking: diagonal, or full (one more pass over the values a step)."""
+    """Covariance of gaussian masking: diagonal, or full (one more pass over the values per step)."""
 
     replacement: Replacement = "gaussian"
-    """What a head's output is replaced by to see whether it matters: gaussian, zero, uniform, cauchy, swap, none."""
+    """Replacement for a head's output to test whether it matters: gaussian, zero, uniform, cauchy, swap, none."""
 
     measure: Measure = "cosine"
     """Similarity of outputs: cosine, l2 or cosine+l2."""
 
     draws: int = 1
-    """Noise draws that scores are averaged over."""
+    """Number of noise draws to average scores over."""
 
     mad: float = MAD
     """λ: a mixed head within λ median absolute deviations of the median logit is synergy. inf: every mixed head."""
 
     sigma_causal: float = 3.0
-    """A head is causally redundant this many standard deviations below its layer's mean. inf: never."""
+    """A head this many standard deviations below its layer's mean is causally redundant. inf: never."""
 
     sigma_info: float = 3.0
-    """A head is information redundant this many standard deviations below the mean of all. inf: never."""
+    """A head this many standard deviations below the mean of all heads is information redundant. inf: never."""
 
     yeo_johnson: bool = False
-    """Make values nearly normal before the two σ rules."""
+    """Apply a Yeo–Johnson transform before the two σ rules."""
 
     factor_limit: float | None = 2.0
-    """Bounds both factors to [1/limit, limit]. None: unbounded, as in the paper, which can wreck an answer."""
+    """Bounds both factors to [1/limit, limit]. None: unbounded as in the paper, which can break an answer."""
 
     drift: Drift = "both"
-    """Which drift is brought back: both, as in the paper, or language: heads more visual than α are left alone."""
+    """Drift to correct: both, as in the paper, or language, which does not change heads more visual than α."""
 
     layers: tuple[int, ...] | None = None
-    """Decoder layers that take part. None: all."""
+    """Decoder layers to use. None: all."""
 
     heads: Heads = "synergy"
-    """Which heads are calibrated: synergy, or as a control visual, language, all, or as many random ones."""
+    """Heads to calibrate: synergy, or as a control visual, language, all, or random (as many as synergy)."""
 
     sinks: Sinks = "language"
-    """Whether the first token and special tokens are language, or neutral: attended, never masked nor scaled."""
+    """Group of the first token and special tokens: language, or neutral (attended, but never masked or scaled)."""
 
     seed: int = 0
-    """Seed of the noise, which has a generator of its own."""
+    """Seed of the noise. The noise has its own generator."""
 
     path: Path = "fast"
-    """fast, or reference: the paper's tensors as they are, slow, for comparison."""
+    """fast, or reference: a slow implementation with the paper's tensors, for comparison."""
 
     compile: bool = False
-    """Compile the small operations of a step into few kernels: for GPUs, where each is a launch. Takes half a minute
-    at first, and needs gaussian masking with diagonal covariance, one draw and the fast path."""
+    """Compile the small operations of a step into a few kernels, mainly for GPUs. Takes half a minute at the first
+    call. Requires gaussian masking with diagonal covariance, one draw and the fast path."""
 
     calibrate: bool = True
-    """False: only measure; the answers are the plain model's."""
+    """False: only measure, and leave the output of the model unchanged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,38 +133,29 @@ class HEAL(Method):
             ("path", Path),
         ):
             checks.one_of(self, allowed, field)
-        checks.whole(self, 1, "interval", "draws")
+        checks.whole(self, 1, "interval")
+        checks.whole(self, 1, "draws", high=MOST_DRAWS)
         checks.whole(self, 0, "seed")
+        checks.finite(self, "delta")
+        checks.at_least(self, 0, "mad", "sigma_causal", "sigma_info", inf=True)
+        checks.at_least(self, 1, "factor_limit")
         checks.layer_list(self)
         if self.covariance == "full" and self.masking != "gaussian":
-            raise ConfigError(f"covariance full belongs to gaussian masking, not to {self.masking}")
-        if self.compile and (self.masking, self.covariance, self.draws, self.path) != (
-            "gaussian",
-            "diagonal",
-            1,
-            "fast",
-        ):
+            raise ConfigError(f"covariance full requires gaussian masking, not {self.masking}")
+        compilable = ("gaussian", "diagonal", 1, "fast")
+        if self.compile and (self.masking, self.covariance, self.draws, self.path) != compilable:
             raise ConfigError("compile needs masking gaussian, covariance diagonal, draws 1 and path fast")
         if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
             raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
         if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:
             raise ConfigError(f"alpha must lie strictly between 0 and 1, not {self.alpha}")
-        if not isfinite(self.delta):
-            raise ConfigError(f"delta must be a finite number, not {self.delta}")
         if self.delta and self.alpha != "profile":
-            raise ConfigError("delta shifts the targets of a profile: give alpha='profile' with it")
+            raise ConfigError("delta shifts the targets of a profile: it requires alpha='profile'")
         if self.profile is not None and not isinstance(self.alpha, str):
-            raise ConfigError("profile belongs to alpha='auto' or 'profile'")
-        if self.draws > MOST_DRAWS:
-            raise ConfigError(f"draws must be at most {MOST_DRAWS}, not {self.draws}")
-        for field in ("mad", "sigma_causal", "sigma_info"):
-            if not (value := getattr(self, field)) >= 0:
-                raise ConfigError(f"{field} must be zero or more (inf is allowed), not {value}")
-        if self.factor_limit is not None and not (self.factor_limit >= 1 and isfinite(self.factor_limit)):
-            raise ConfigError(f"factor_limit must be 1 or more, or None for no limit, not {self.factor_limit}")
+            raise ConfigError("profile requires alpha='auto' or alpha='profile'")
 
     def targets(self, layout: Layout) -> float | Tensor:
-        """α for this model: one number, or one for every layer and head."""
+        """α for this model: one number, or one per layer and head."""
         if not isinstance(self.alpha, str):
             return self.alpha if self.alpha is not None else preset(layout.family)
         found = Equilibrium.load(self.profile) if self.profile else Equilibrium.of_model(layout.model)
@@ -173,8 +164,8 @@ class HEAL(Method):
         shape = (len(layout.layers), layout.heads)
         if found.logits.shape != shape:
             raise ConfigError(
-                f"the profile is of a model with {found.logits.shape} layers and heads, this one has {shape}: "
-                "make one for this model with `heal calibrate`"
+                f"the profile is for a model with {found.logits.shape} layers and heads, but this model has {shape}: "
+                "create one for this model with `heal calibrate`"
             )
         return torch.from_numpy(found.targets(self.delta))
 
@@ -182,5 +173,5 @@ class HEAL(Method):
         from heal.methods.heal_runtime import HealRuntime
 
         if self.layers is not None:
-            checks.within(self, len(layout.layers))
+            checks.layers_exist(self, len(layout.layers))
         return HealRuntime(self, layout, trace)

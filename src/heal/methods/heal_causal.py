@@ -1,4 +1,4 @@
-"""Stage 1 of HEAL at one layer: how far the residual stream moves without each of its heads."""
+"""Stage 1 of HEAL at one layer: how far the residual stream moves when the output of a head is replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heal.methods.heal import HEAL
 
 
 class CausalStage:
-    """The contributions of heads, from what enters a layer and what its o_proj reads and gives."""
+    """The contributions of heads, from the input of a layer and the input and output of its o_proj."""
 
     def __init__(self, config: HEAL, layout: Layout) -> None:
         self.config = config
@@ -36,11 +36,11 @@ class CausalStage:
     def fused(
         self, layer: int, residual: Tensor, heads: Tensor, projection: nn.Module, noise: Noise
     ) -> tuple[Tensor, Tensor] | None:
-        """o_proj and the contributions in one read of its weights, where reading is what takes the time."""
+        """o_proj and the contributions in one read of the weights, if reading the weights dominates the time."""
         add = self._adds[layer]
         if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
             return None
-        if add.norm is not None:  # needs the whole output first
+        if add.norm is not None:  # the norm needs the complete output first
             return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
         moved = replaced(outputs, self.config.replacement, noise) - outputs
@@ -51,10 +51,10 @@ class CausalStage:
     def measured(
         self, layer: int, residual: Tensor, heads: Tensor, output: Tensor, projection: nn.Module, noise: Noise
     ) -> Tensor:
-        """The same after o_proj, whatever kind of module it is."""
+        """The contributions after o_proj has run, for any kind of module."""
         config, add = self.config, self._adds[layer]
         outputs = heads.view(heads.shape[0], self.heads, -1)
-        forward = projection.forward  # the module's own hooks must not see what is not generated
+        forward = projection.forward  # hooks on the module must not run for these extra inputs
         if config.path == "reference":
             return reference_contribution(
                 outputs, residual, lambda x: add.added(forward(x)), config.replacement, noise, config.measure
@@ -66,9 +66,9 @@ class CausalStage:
             return projected_contribution(stream, moved * add.multiplier, _weight(projection), config.measure)
         if own:
             shifts = head_shifts(moved, _weight(projection))
-        else:  # quantised, adapted or offloaded: only the module itself knows its weights
+        else:  # quantised, adapted or offloaded: the weights are not accessible
             shifts = _project_blocks(moved.to(heads.dtype), forward)
-        # through the norm and the multiplier of the layer
+        # apply the layer's norm and multiplier
         shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
         return contribution(stream, shifts, config.measure)
 
@@ -79,7 +79,7 @@ def _weight(projection: nn.Module) -> Tensor:
 
 
 def _project_blocks(moved: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-    """W_O^(i) u_i through the module itself, one head in each row of a block-diagonal input."""
+    """W_O^(i) u_i computed by the module, one head per row of a block-diagonal input."""
     rows, heads, dim = moved.shape
     blocks = moved.new_zeros(rows, heads, heads, dim)
     index = torch.arange(heads, device=moved.device)

@@ -1,4 +1,4 @@
-"""HEAL during a generation: what is measured and changed at each layer and step."""
+"""HEAL during a generation: measure and calibrate the heads of each layer at each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
 from heal.methods.heal_state import HeadTypes, HealState
 
-INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # addresses of the kinds of noise
+INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # noise addresses
 
 
 class HealRuntime(Runtime[HealState]):
@@ -46,13 +46,13 @@ class HealRuntime(Runtime[HealState]):
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
-    # ── the course of a generation ────────────────────────────────────────────────────────────────────
+    # ── passes ────────────────────────────────────────────────────────────────────────────────────────
 
     def check_rows(self, samples: int, copies: int) -> None:
         if copies > 1 and "swap" in (self.config.masking, self.config.replacement):
             raise ConfigError(
-                "swap takes another row for another sample, but with beams or several return sequences rows are "
-                "copies of one sample: use gaussian, zero or uniform"
+                "swap takes values from another sample, but with beams or several return sequences the rows are "
+                "copies of the same sample: use gaussian, zero or uniform"
             )
 
     def facts(self) -> dict[str, Any]:
@@ -84,10 +84,10 @@ class HealRuntime(Runtime[HealState]):
 
     def why_unchanged(self, generation: Generation[HealState]) -> str:
         if not self.config.calibrate:
-            return "calibrate=False: the heads were measured, not changed"
+            return "calibrate=False: the heads were measured only"
         if not any(map(generation.state.active, range(len(self._part)))):
             return f"no head was typed {self.config.heads}"
-        return "every synergy head was at the equilibrium or carried no mix"
+        return "every calibrated head was at the equilibrium or not mixed"
 
     # ── one layer ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,7 +103,7 @@ class HealRuntime(Runtime[HealState]):
         return out
 
     def _observe(self, generation: Generation[HealState], layer: int, at: Attended) -> None:
-        """Measure the heads at the last position of a prompt."""
+        """Measure the heads at the last prompt position."""
         state = generation.state
         if self.config.path == "fast":
             state.moments[layer] = Moments.of(at.key, at.value, at.regions)
@@ -112,13 +112,13 @@ class HealRuntime(Runtime[HealState]):
         if self.trace and not self.repeats_last_position:
             state.prompt_scores[layer] = self._scores(generation, layer, at, state.moments[layer], real, address=0)
         if self.repeats_last_position and (moments := state.moments[layer]) is not None:
-            # the last position is about to come again, from calibrated layers
+            # the last position will be run again with calibrated layers
             moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_groups.to(at.key.device))
 
     def _attend(
         self, generation: Generation[HealState], layer: int, at: Attended, plain: Callable[[], Tensor]
     ) -> Tensor:
-        """Measure and calibrate the heads at a generated token, or at the repeated last position."""
+        """Measure and calibrate the heads at a generated token, or at the repeated last prompt position."""
         state = generation.state
         moments = self._current_moments(generation, layer, at)
         if not (state.active(layer) or state.refresh or self.trace):
@@ -150,7 +150,7 @@ class HealRuntime(Runtime[HealState]):
     def _compiled(
         self, generation: Generation[HealState], layer: int, at: Attended, moments: Moments, real: list[Partial]
     ) -> Tensor:
-        """The same as one compiled function."""
+        """`_attend` as one compiled function."""
         state = generation.state
         assert state.found is not None
         noise = self._noise(generation, layer, at.query.device).at(INFORMATION, 0)
@@ -200,7 +200,7 @@ class HealRuntime(Runtime[HealState]):
         real: list[Partial] | None,
         address: int | None = None,
     ) -> HeadScores:
-        """`real` is None on the reference path; `address` is that of the noise, if not this pass's own."""
+        """`real` is None on the reference path. `address` overrides the noise address of the pass."""
         config, draws = self.config, []
         noise = self._noise(generation, layer, at.query.device, address).at(INFORMATION)
         for draw in range(1 if config.masking in ("zero", "swap") else config.draws):
@@ -218,11 +218,11 @@ class HealRuntime(Runtime[HealState]):
     ) -> Noise:
         state = generation.state
         noise = state.noises.setdefault(device, Noise(self.config.seed, device))
-        if address is None:  # the prompt's analysis and the first token are two draws
+        if address is None:  # the prompt analysis and the first token use different draws
             address = -1 if generation.phase == "prompt" else generation.step
         return noise.at(address, layer)
 
-    # ── which heads matter ────────────────────────────────────────────────────────────────────────────
+    # ── contributions and head types ──────────────────────────────────────────────────────────────────
 
     def residual(self, generation: Generation[HealState], layer: int, hidden: Tensor) -> None:
         if generation.state.refresh and self.config.replacement != "none" and self._part[layer]:
@@ -233,7 +233,7 @@ class HealRuntime(Runtime[HealState]):
     ) -> Tensor | None:
         state = generation.state
         residual = state.streams[layer]
-        # a method that only measures leaves every bit of the output alone
+        # a method that only measures must not change any bit of the output
         if residual is None or not self.config.calibrate or self.config.path != "fast":
             return None
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
@@ -274,7 +274,7 @@ class HealRuntime(Runtime[HealState]):
         state.refreshed(HeadTypes(generation.step, found.types, chosen, chosen.any(dim=2).any(dim=0).tolist()))
 
     def _choose(self, found: HeadMap, considered: Tensor, generation: Generation[HealState]) -> Tensor:
-        """The heads to calibrate; the other kinds than synergy are controls."""
+        """The heads to calibrate. All choices except synergy are controls."""
         if self.config.heads == "all":
             return considered.expand_as(found.types)
         if self.config.heads != "random":

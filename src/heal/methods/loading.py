@@ -1,4 +1,4 @@
-"""Methods of others: classes in a user's own file, and packages that register by entry point."""
+"""Third-party methods: classes in a user's file, and packages that register through an entry point."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from heal.methods.base import Method, available, register
 GROUP = "heal.methods"
 """Entry-point group: `name = "package.module:Class"`."""
 FILE = re.compile(r"(?P<path>[^:]*\.py):(?P<name>[A-Za-z_]\w*)")
-"""How a method in a file is written: path/to/file.py:Name."""
+"""A method in a file: path/to/file.py:Name."""
 
 _looked_up: list[bool] = []
 
 
 def from_file(path: str | Path, name: str) -> type[Method]:
-    """The class `name` of a Python file. The file is run: load only files that you trust."""
+    """The class `name` of a Python file. The file is executed: load only files that you trust."""
     module = _module(Path(path))
     found = getattr(module, name, None)
     if isinstance(found, type) and issubclass(found, Method):
@@ -44,7 +44,7 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module here
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -54,7 +54,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def load_installed() -> None:
-    """Register the methods of installed packages, once. One that cannot be loaded is left out with a warning."""
+    """Register the methods of installed packages, once. Methods that cannot be loaded are skipped with a warning."""
     if _looked_up:
         return
     _looked_up.append(True)
@@ -62,7 +62,7 @@ def load_installed() -> None:
         try:
             found = entry.load()
             if not (isinstance(found, type) and issubclass(found, Method)):
-                raise TypeError(f"{entry.value} is no subclass of heal.Method")
+                raise TypeError(f"{entry.value} is not a subclass of heal.Method")
             if found.name not in available():
                 register(found)
         except Exception as error:

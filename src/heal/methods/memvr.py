@@ -1,4 +1,4 @@
-"""MemVR: when a middle layer is unsure, the picture is looked at once more, through the feed-forward block."""
+"""MemVR: when a middle layer is uncertain, add the visual features again through the feed-forward block."""
 
 from __future__ import annotations
 
@@ -28,45 +28,44 @@ TOP = 10
 @register
 @dataclass(frozen=True)
 class MemVR(Method):
-    """The first unsure layer of a pass gets the visual features mixed into the next feed-forward output."""
+    """Mix the visual features into the feed-forward output after the first uncertain layer of a pass."""
 
     name: ClassVar[str] = "memvr"
-    summary: ClassVar[str] = "mixes the picture in again where a middle layer is unsure"
+    summary: ClassVar[str] = "adds the visual features again where a middle layer is uncertain"
     paper: ClassVar[str] = (
         "Look Twice Before You Answer: Memory-Space Visual Retracing for Hallucination Mitigation in Multimodal "
         "Large Language Models (ICML 2025)"
     )
 
     ratio: float = 0.12
-    """Share of the visual memory in the output. 0: none. Published scripts: 0.12 to 0.32, by the task."""
+    """Share of the visual memory in the output. 0: none. The published scripts use 0.12 to 0.32, by task."""
 
     threshold: float = 0.75
-    """Entropy of the ten likeliest tokens, in units of the largest possible, from which a layer is unsure."""
+    """A layer is uncertain if the normalised entropy of its ten most likely tokens exceeds this value."""
 
     start: int | None = None
-    """Layers after this one may be unsure. None: 5 of every 32."""
+    """Only layers after this one are checked. None: 5 of every 32."""
 
     end: int | None = None
-    """Layers before this one may be unsure. None: 16 of every 32."""
+    """Only layers before this one are checked. None: 16 of every 32."""
 
     activation: Activation = "none"
-    """Of the products with the visual memory: none (as released for LLaVA) or silu (as released for Qwen)."""
+    """Activation of the products with the visual memory: none (released for LLaVA) or silu (released for Qwen)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.fraction(self, "ratio")
-        if not self.threshold >= 0:  # inf is allowed: no layer is ever unsure
-            raise ConfigError(f"threshold must be 0 or more, not {self.threshold}")
+        checks.at_least(self, 0, "threshold", inf=True)
         checks.whole(self, 0, "start", "end")
         checks.one_of(self, Activation, "activation")
 
     def watched(self, count: int) -> range:
-        """Layers (from 0 on) after which the model may be unsure; the next one is changed."""
+        """Layers, counted from 0, that are checked for uncertainty. The layer after an uncertain one is changed."""
         start = round(5 / 32 * count) if self.start is None else self.start
         end = max(start + 2, round(16 / 32 * count)) if self.end is None else self.end
         found = range(start + 1, min(end, count - 1))
         if not found:
-            raise ConfigError(f"between start {start} and end {end} a model of {count} layers has none to watch")
+            raise ConfigError(f"there is no layer between start {start} and end {end} in a model with {count} layers")
         return found
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
@@ -74,7 +73,7 @@ class MemVR(Method):
 
 
 def uncertainty(logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
-    """Entropy of the ten likeliest tokens among themselves, 0 to 1."""
+    """Normalised entropy of the ten most likely tokens, 0 to 1."""
     top = logits.topk(min(TOP, logits.shape[-1]), dim=-1).values.log_softmax(-1)
     return -(top.exp() * top).sum(-1) / math.log(top.shape[-1])
 
@@ -87,7 +86,7 @@ def retraced(
     ratio: float,
     activation: Activation,
 ) -> Float[Tensor, "rows positions dim"]:
-    """(1 − ρ)·FFN(x) + ρ·a at the scale of FFN(x), a = (xVᵀ)V; padding does not count in the scale."""
+    """(1 − ρ)·FFN(x) + ρ·a, with a = (xVᵀ)V rescaled to the size of FFN(x). The scale ignores padding."""
     keys = hidden @ memory.transpose(1, 2)
     again = (torch.nn.functional.silu(keys) if activation == "silu" else keys) @ memory
     weight = valid.unsqueeze(-1).to(output.dtype)
@@ -97,7 +96,7 @@ def retraced(
 
 class _MemVRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"ratio": 0.0}
-    idle = "no watched layer was unsure, or the ratio is 0"
+    idle = "no checked layer was uncertain, or ratio is 0"
 
     def __init__(self, config: MemVR, layout: Layout) -> None:
         self.config = config
@@ -108,7 +107,7 @@ class _MemVRRuntime(CountingRuntime):
 
     def begin(self, generation: Generation[State], earlier: State | None) -> State:
         state = State()
-        state.rows |= earlier.rows if earlier is not None else {}  # the pictures of earlier turns stay in memory
+        state.rows |= earlier.rows if earlier is not None else {}  # images of earlier turns stay in memory
         return state
 
     def before_pass(self, generation: Generation[State]) -> None:
@@ -121,10 +120,10 @@ class _MemVRRuntime(CountingRuntime):
             generation.state.rows = _memory(hidden, generation, generation.state.rows)
         if layer - 1 not in self.watched:
             return
-        # the input of a layer is the output of the one before
-        unsure = uncertainty(self.head(self.norm(hidden[:, -1])).float()) > self.config.threshold
-        unsure &= generation.state.rows["seen"].to(unsure.device)
-        self._now = unsure if self._done is None else unsure & ~self._done
+        # the input of a layer is the output of the previous one
+        uncertain = uncertainty(self.head(self.norm(hidden[:, -1])).float()) > self.config.threshold
+        uncertain &= generation.state.rows["seen"].to(uncertain.device)
+        self._now = uncertain if self._done is None else uncertain & ~self._done
         self._done = self._now if self._done is None else self._done | self._now
 
     def mlp_output(self, generation: Generation[State], layer: int, hidden: Tensor, output: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ class _MemVRRuntime(CountingRuntime):
 
 
 def _memory(hidden: Tensor, generation: Generation[State], earlier: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The visual features as the first layer meets them, row by row, zeros behind the shorter ones."""
+    """The visual features at the input of the first layer for each row, padded with zeros."""
     visual = generation.groups[:, -hidden.shape[1] :] == VISUAL
     rows = [hidden[r][visual[r]] for r in range(hidden.shape[0])]
     memory = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

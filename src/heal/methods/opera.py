@@ -1,4 +1,4 @@
-"""OPERA: beam search that penalises over-trust in a few summary tokens, looks ahead, and rolls back."""
+"""OPERA: beam search with look-ahead that penalises over-trust in summary tokens, and rolls back."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.engine.search import Mark, Search
 from heal.engine.state import State
-from heal.errors import ConfigError, UnsupportedError
+from heal.errors import UnsupportedError
 from heal.methods import checks
 from heal.methods.base import Method, register
 
 SCALE = 1e-7
-"""Of the column products, as released."""
+"""Factor of the column products in the released code."""
 LARGEST = 50.0
-"""Logarithm of the largest penalty: more would be infinite."""
+"""Upper bound of the logarithm of the penalty, to keep it finite."""
 EXCLUDED = -999.0
-"""Score of tokens that are no candidates, as released."""
+"""Score of tokens that are not candidates in the released code."""
 
 
 @register
 @dataclass(frozen=True)
 class OPERA(Method):
-    """Over-trust penalty on the candidates of a beam search, and retrospection: roll back to the summary token."""
+    """Beam search with an over-trust penalty on candidates, and roll-back to the summary token (retrospection)."""
 
     name: ClassVar[str] = "opera"
     summary: ClassVar[str] = "beam search with a penalty on over-trusted summary tokens, and roll-back"
@@ -44,41 +44,41 @@ class OPERA(Method):
     one_sample: ClassVar[bool] = True
 
     beams: int = 5
-    """Hypotheses per step. 1: greedy search with the penalty."""
+    """Number of hypotheses. 1: greedy search with the penalty."""
 
     candidates: int = 5
-    """Tokens per beam that are looked ahead at, each by a pass of its own."""
+    """Candidate tokens per beam. Each needs one look-ahead pass."""
 
     alpha: float = 1.0
     """Weight of the penalty. 0: none."""
 
     sigma: float = 50.0
-    """Attention weights are multiplied by this before the column products."""
+    """Factor of the attention weights before the column products."""
 
     rollback: int | None = 15
-    """Roll back when every beam has had the same summary token more than this many times. None: never."""
+    """Roll back if every beam had the same summary token more than this many times. None: never."""
 
     start: int = 10
-    """Up to so many tokens, attention to the image is rewarded instead, and no roll-back goes to before it."""
+    """The first N tokens are rewarded for attention to the image instead, and are never rolled back to."""
 
     layer: int | None = None
-    """Layer whose attention is looked at (from 0 on). None: the last."""
+    """Layer whose attention is used, counted from 0. None: the last."""
 
     length_penalty: float = 1.0
-    """Exponent of the length that scores of finished answers are divided by."""
+    """Exponent of the length by which the scores of finished answers are divided."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole(self, 1, "beams", "candidates")
         checks.whole(self, 0, "rollback", "start", "layer")
         checks.at_least(self, 0, "alpha", "sigma")
+        checks.finite(self, "length_penalty")
 
     def generate_options(self) -> dict[str, Any]:
         return {"num_beams": self.beams, "do_sample": False}
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[OperaState]:
-        if self.layer is not None and self.layer >= len(layout.layers):
-            raise ConfigError(f"layer is {self.layer}, but the model has {len(layout.layers)} layers")
+        checks.layers_exist(self, len(layout.layers), "layer")
         return _OPERARuntime(self, len(layout.layers) - 1 if self.layer is None else self.layer)
 
 
@@ -99,18 +99,18 @@ def penalty(
 
 
 def mode(values: list[int]) -> int:
-    """The most frequent value; the smallest of equals."""
+    """The most frequent value. Ties go to the smallest."""
     counts = Counter(values)
     return min(counts, key=lambda value: (-counts[value], value))
 
 
 class OperaState(State):
-    """The attention of the tokens read so far, among themselves and on the image."""
+    """The attention of the generated tokens to each other and to the image."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention: list[Tensor] = []
-        """For each token read, [rows, tokens up to it]."""
+        """Per generated token, its attention to the tokens up to it: [rows, tokens]."""
         self.on_image: list[Tensor] = []
 
     def select(self, rows: list[int]) -> None:
@@ -124,14 +124,14 @@ class OperaState(State):
             del self.attention[-tokens:], self.on_image[-tokens:]
 
     def matrix(self) -> Float[Tensor, "rows tokens tokens"]:
-        """Lower triangle: token i to token j."""
+        """Attention of token i to token j ≤ i, as a lower triangle."""
         count = len(self.attention)
         return torch.stack([torch.nn.functional.pad(row, (0, count - row.shape[1])) for row in self.attention], 1)
 
 
 @dataclass
 class _Step:
-    """Where the search was before a token was chosen."""
+    """The state of the search before a token was chosen."""
 
     mark: Mark
     scores: Tensor
@@ -141,15 +141,15 @@ class _Step:
 
 @dataclass
 class _Beams:
-    """The course of a search: running scores, summary tokens of each beam, steps to go back to, finished answers."""
+    """Running scores, summary tokens of each beam, steps to roll back to, and finished answers."""
 
     scores: Tensor
     history: list[list[int]]
     steps: list[_Step] = field(default_factory=list)
     visits: Counter[int] = field(default_factory=Counter)
-    """How often each place was rolled back to."""
+    """How often the search was rolled back to each length."""
     finished: list[tuple[float, Mark]] = field(default_factory=list)
-    """Score and the answer, the best first."""
+    """Scores and answers, best first."""
 
 
 class _OPERARuntime(Runtime[OperaState]):
@@ -161,11 +161,11 @@ class _OPERARuntime(Runtime[OperaState]):
     def check_rows(self, samples: int, copies: int) -> None:
         if samples > 1:
             raise UnsupportedError(
-                f"OPERA rolls back each answer on its own: give generate() one prompt instead of {samples}, or use "
-                "VLM.generate, which takes a batch row by row"
+                f"OPERA rolls back each answer separately: give generate() one prompt instead of {samples}, or use "
+                "VLM.generate, which runs a batch row by row"
             )
         if copies > self.config.beams:
-            raise UnsupportedError("OPERA gives one answer per prompt: leave num_return_sequences out")
+            raise UnsupportedError("OPERA returns one answer per prompt: leave out num_return_sequences")
 
     def begin(self, generation: Generation[OperaState], earlier: OperaState | None) -> OperaState:
         return OperaState()
@@ -191,7 +191,7 @@ class _OPERARuntime(Runtime[OperaState]):
         logits = search.start()
         rows = search.rows
         scores = torch.full((rows,), -1e9, dtype=torch.double, device=logits.device)
-        scores[0] = 0.0  # all beams begin alike
+        scores[0] = 0.0  # all beams are equal at the start
         beams = _Beams(scores, [[] for _ in range(rows)])
         while True:
             step = len(search.answer[0])
@@ -212,7 +212,7 @@ class _OPERARuntime(Runtime[OperaState]):
         """Log-probabilities [rows, vocabulary] of the next token, and the columns of each beam's candidates."""
         config = self.config
         processed = search.processed(logits).double()
-        if any(step.forbidden):  # after a roll-back: the whole vocabulary but what was chosen before
+        if any(step.forbidden):  # after a roll-back: the whole vocabulary except the tokens chosen before
             for row, forbidden in enumerate(step.forbidden):
                 processed[row, list(forbidden)] = -torch.inf
             return processed.log_softmax(-1), [[] for _ in range(search.rows)]
@@ -230,7 +230,7 @@ class _OPERARuntime(Runtime[OperaState]):
         return scores.log_softmax(-1), columns
 
     def _advance(self, search: Search, beams: _Beams, logits: Tensor, new: Tensor, columns: list[list[int]]) -> None:
-        """The usual step of a beam search: the best continuations go on, those that end are finished."""
+        """One step of beam search: keep the best continuations, and store those that end."""
         rows, vocabulary = new.shape
         total = (beams.scores[:, None] + new).flatten()
         values, places = total.topk(min(2 * rows, len(total)))
@@ -241,7 +241,7 @@ class _OPERARuntime(Runtime[OperaState]):
                 self._finished(search, beams, mark, logits, row, token, score)
             elif len(going) < rows:
                 going.append((score, row, token))
-        while len(going) < rows:  # a vocabulary smaller than the beams
+        while len(going) < rows:  # the vocabulary is smaller than the number of beams
             going.append((-1e9, *going[-1][1:])) if going else going.append((-1e9, 0, int(new[0].argmax())))
         device = search.ids.device
         origin = torch.tensor([row for _, row, _ in going], device=device)
@@ -273,20 +273,20 @@ class _OPERARuntime(Runtime[OperaState]):
         return len(beams.finished) >= self.config.beams and best <= beams.finished[-1][0]
 
     def _rollback_target(self, beams: _Beams) -> int | None:
-        """The number of tokens to keep, if all beams trust the same summary token too much."""
+        """The number of tokens to keep, if all beams over-trust the same summary token."""
         if self.config.rollback is None or not all(beams.history):
             return None
         summary = mode([own[-1] for own in beams.history])
         often = all(own.count(summary) > self.config.rollback for own in beams.history)
         if not often or summary < self.config.start:
             return None
-        for keep in (summary + 1, summary):  # the place may have been tried often enough
+        for keep in (summary + 1, summary):  # at most `candidates` roll-backs to each length
             if 0 < keep < len(beams.steps) and beams.visits[keep] < self.config.candidates:
                 return keep
         return None
 
     def _roll_back(self, search: Search, beams: _Beams, keep: int) -> Tensor:
-        """Back to when `keep` tokens were chosen; the tokens chosen next are forbidden there."""
+        """Return to the step with `keep` tokens, and forbid the tokens that were chosen there."""
         step = beams.steps[keep]
         chosen = set(search.ids[:, search.prompt_length + keep].tolist())
         step.forbidden = [tokens | chosen for tokens in step.forbidden]

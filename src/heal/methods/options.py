@@ -1,4 +1,4 @@
-"""The options of a method or task as documented at their fields: the one source for help texts and docs."""
+"""The options of a method or task with the docstrings of their fields, for help texts and docs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Option:
 
 
 def options_of(kind: Any) -> list[Option]:
-    """Of a dataclass, in order; what it inherits is documented where it comes from."""
+    """The fields of a dataclass in order. Inherited fields are documented in the base class."""
     docs = {
         name: doc for cls in reversed(kind.__mro__) if cls is not object for name, doc in _field_docs(cls).items()
     }
@@ -33,12 +33,12 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string literal below each annotated field of this very class."""
+    """The string literal below each annotated field that this class defines itself."""
     if not dataclasses.is_dataclass(cls):
         return {}
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except OSError:  # made without a file, as in an interactive session
+    except OSError:  # there is no source file, as in an interactive session
         return {}
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}

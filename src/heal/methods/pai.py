@@ -1,4 +1,4 @@
-"""PAI: more attention to the picture, and away from what the text alone would say."""
+"""PAI: raise attention to the image, and contrast with the text-only prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.engine.state import State
-from heal.errors import ConfigError
 from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.contrast import plausible
@@ -32,28 +31,28 @@ STRENGTHS = {"paper": (0.5, 1.1), "release": (0.2, 1.1)}
 @register
 @dataclass(frozen=True)
 class PAI(Method):
-    """Scores of visual keys are raised at the newest query, and the text-only pass is contrasted."""
+    """Raise the scores of visual keys at the newest query, and contrast with a text-only pass."""
 
     name: ClassVar[str] = "pai"
-    summary: ClassVar[str] = "raises attention to the picture, contrasts with the text alone"
+    summary: ClassVar[str] = "raises attention to the image, contrasts with the text-only prompt"
     paper: ClassVar[str] = (
         "Paying More Attention to Image: A Training-Free Method for Alleviating Hallucination in LVLMs (ECCV 2024)"
     )
 
     alpha: float | None = None
-    """Visual scores s become s + alpha·|s|. None: the preset's. 0: as they are."""
+    """Visual scores s become s + alpha·|s|. None: from the preset. 0: unchanged."""
 
     gamma: float | None = None
-    """Guidance: gamma·(l − l′) + l′ with l′ from the text alone. None: the preset's. 1: none."""
+    """Guidance: gamma·(l − l′) + l′ with l′ from the text-only prompt. None: from the preset. 1: no guidance."""
 
     start_layer: int = 2
-    """The first layer (from 0 on) whose attention is raised."""
+    """The first layer, counted from 0, whose attention is raised."""
 
     cutoff: float = 0.1
-    """Only tokens with this share of the likeliest one's probability. 0: all. Without guidance: all."""
+    """Keep tokens with at least this share of the highest probability. 0, or no guidance: all."""
 
     preset: Preset = "paper"
-    """paper: alpha 0.5, gamma 1.1, as in the reported runs; release: alpha 0.2, gamma 1.1, as the README says."""
+    """paper: alpha 0.5, gamma 1.1, as in the reported runs; release: alpha 0.2, gamma 1.1, as in the README."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,15 +71,14 @@ class PAI(Method):
         return STRENGTHS[self.preset][1] if self.gamma is None else self.gamma
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
-        if self.start_layer >= len(layout.layers):
-            raise ConfigError(f"start_layer is {self.start_layer}, but the model has {len(layout.layers)} layers")
+        checks.layers_exist(self, len(layout.layers), "start_layer")
         return _PAIRuntime(self)
 
 
 def raised_attention(
     at: Attended, visual: Bool[Tensor, "rows positions"], seen: Bool[Tensor, "rows positions"], strength: float
 ) -> tuple[Float[Tensor, "rows heads dim"], Float[Tensor, "rows heads"]]:
-    """Attention with s + strength·|s| at visual positions, and the mean rise of their scores."""
+    """Attention with s + strength·|s| at visual positions, and the mean increase of their scores."""
     scores = at.scores()
     rise = strength * scores.abs() * visual[:, None, None]
     weights = (scores + rise).masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)

@@ -18,14 +18,14 @@ from heal.methods.loading import FILE, from_file, load_installed
 
 
 def parse(text: str) -> Method:
-    """A method with its options; several that work together are joined by plus signs."""
+    """A method with its options. Plus signs join methods that are combined."""
     load_installed()
     names = "|".join(map(re.escape, available()))
     parts = re.split(rf"\+(?=(?:{names})(?:[:+]|$))", text)
     methods = [_one(part) for part in parts]
     names_given = [method.name for method in methods]
     if twice := next((name for name in names_given if names_given.count(name) > 1), None):
-        raise ConfigError(f"{twice} is named twice in {text!r}: only one of them could have its way")
+        raise ConfigError(f"{twice} is named twice in {text!r}: name each method once")
     return methods[0] if len(methods) == 1 else Combined(tuple(methods))
 
 
@@ -34,7 +34,7 @@ def _one(text: str) -> Method:
         name, kind = in_file["name"], from_file(in_file["path"], in_file["name"])
         after = text[in_file.end() :]
         if after and not after.startswith(":"):
-            raise ConfigError(f"{text!r} is no method: write path/to/file.py:Name:option=value,…")
+            raise ConfigError(f"{text!r} is not a method: write path/to/file.py:Name:option=value,…")
         rest = after[1:]
     else:
         name, _, rest = text.partition(":")

@@ -1,4 +1,4 @@
-"""SID: contrast with a pass that sees only the visual tokens which the model attends least."""
+"""SID: contrast with a pass that sees only the least attended visual tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from heal.engine.branches import Branch, Prompt
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.errors import ConfigError
 from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.contrast import ContrastRuntime
@@ -24,13 +23,13 @@ from heal.methods.contrast import ContrastRuntime
 Preset = Literal["paper", "release"]
 STRENGTHS = {"paper": 1.0, "release": 0.5}
 SHARE = 100 / 576
-"""Visual tokens that the published POPE runs keep, of LLaVA-1.5's 576."""
+"""The published POPE runs keep 100 of the 576 visual tokens of LLaVA-1.5."""
 
 
 @register
 @dataclass(frozen=True)
 class SID(Method):
-    """Self-introspective decoding: a second pass keeps only the least attended visual tokens, and is contrasted."""
+    """Self-introspective decoding: contrast with a second pass that keeps only the least attended visual tokens."""
 
     name: ClassVar[str] = "sid"
     summary: ClassVar[str] = "contrasts with a pass that sees the least attended visual tokens"
@@ -39,19 +38,20 @@ class SID(Method):
     )
 
     alpha: float | None = None
-    """Strength of the contrast: (1 + alpha)·l − alpha·l′. None: the preset's. 0: none."""
+    """Strength of the contrast: (1 + alpha)·l − alpha·l′. None: from the preset. 0: no contrast."""
 
     beta: float = 0.1
-    """Only tokens with this share of the likeliest one's probability. 0: all."""
+    """Keep tokens with at least this share of the highest probability. 0: all."""
 
     layer: int = 2
-    """The first layer (from 0 on) of the second pass that drops visual tokens, by the attention of the one before."""
+    """The first layer of the second pass, counted from 0, that drops visual tokens. The attention of the previous
+    layer selects them."""
 
     keep: int | None = None
-    """Visual tokens that the second pass keeps in each row. None: 100 of every 576."""
+    """Visual tokens to keep for each row of the second pass. None: 100 of every 576."""
 
     preset: Preset = "paper"
-    """paper: alpha 1; release: the 0.5 that the published scripts run with, because they pass no alpha on."""
+    """paper: alpha 1; release: alpha 0.5, which the published scripts use because they do not pass alpha on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,15 +65,14 @@ class SID(Method):
         return STRENGTHS[self.preset] if self.alpha is None else self.alpha
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
-        if self.layer >= len(layout.layers):
-            raise ConfigError(f"layer is {self.layer}, but the model has {len(layout.layers)} layers")
+        checks.layers_exist(self, len(layout.layers), "layer")
         return _SIDRuntime(self)
 
 
 def least_attended(
     weights: Float[Tensor, "rows positions"], visual: Bool[Tensor, "rows positions"], keep: int | None
 ) -> Bool[Tensor, "rows positions"]:
-    """The visual positions with the lowest weights, `keep` in each row; equal ones in their order."""
+    """The `keep` visual positions with the lowest weights for each row. Ties go to the earlier position."""
     counts = visual.sum(1)
     wanted = (counts * SHARE).round().long().clamp(min=1) if keep is None else torch.full_like(counts, keep)
     rank = weights.masked_fill(~visual, torch.inf).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
@@ -98,7 +97,7 @@ class _SIDRuntime(ContrastRuntime):
         return plain() if bool(keep.all()) else call.attend(keep=keep[:, None, None])
 
     def _kept(self, call: AttentionCall) -> Tensor:
-        """[rows, length] which positions the next layers may attend."""
+        """[rows, length] the positions that the following layers may attend."""
         visual = call.regions.masks[:, VISUAL]
         weights = call.weights(slice(-1, None)).mean(1)[:, 0]
         seen = torch.ones(call.generation.groups.shape, dtype=torch.bool, device=visual.device)

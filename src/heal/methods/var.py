@@ -1,4 +1,4 @@
-"""VAR: attention that visual heads spend on sink tokens goes to the other visual tokens."""
+"""VAR: move the attention of image-centric heads from sink tokens to the other visual tokens."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ SINK_DIMENSIONS = {
     ("qwen2_vl", 3584): (458, 2570),
     ("internvl", 4096): (3584,),
 }
-"""Published dimensions of massive activations, by family and hidden size."""
+"""Published dimensions of massive activations, by model family and hidden size."""
 FOUND = 2
-"""Dimensions that are taken from the first token where none are published."""
+"""Number of dimensions taken from the first token if none are published."""
 FIRST_LAYER = 2
 
 
 @register
 @dataclass(frozen=True)
 class VAR(Method):
-    """Visual attention redistribution: in image-centric heads, from sink tokens to the other visual tokens."""
+    """Visual attention redistribution: move attention from sink tokens to visual tokens in image-centric heads."""
 
     name: ClassVar[str] = "var"
     summary: ClassVar[str] = "moves attention from sink tokens to the other visual tokens"
     paper: ClassVar[str] = "See What You Are Told: Visual Attention Sink in Large Multimodal Models (ICLR 2025)"
 
     strength: float = 0.4
-    """Share of the sinks' attention that is moved. 0: none. The published configuration moves 0.4."""
+    """Share of the attention on sinks that is moved. 0: none. The published configuration uses 0.4."""
 
     rho: float = 0.5
-    """A head is image-centric if this share of its visual attention is on tokens that are no sinks. The paper: 0.5
-    against hallucination, 0.8 for general questions, 0.9 for vision-centric ones."""
+    """Minimum share of an image-centric head's visual attention on non-sink tokens. The paper uses 0.5 against
+    hallucination, 0.8 for general questions and 0.9 for vision-centric ones."""
 
     least: float = 0.2
-    """… and if at least this much of its attention is visual."""
+    """Minimum share of an image-centric head's attention on visual tokens."""
 
     threshold: float = 20.0
-    """A token is a sink if a sink dimension exceeds this many times the root mean square of its hidden state."""
+    """A token is a sink if a sink dimension exceeds this multiple of the root mean square of its hidden state."""
 
     dimensions: tuple[int, ...] | None = None
-    """Sink dimensions of the hidden state. None: the published ones, else the two largest of the first token."""
+    """Sink dimensions of the hidden state. None: the published ones, or the two largest of the first token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ class VAR(Method):
 def sink_tokens(
     hidden: Float[Tensor, "rows positions size"], dimensions: Tensor, threshold: float
 ) -> Bool[Tensor, "rows positions"]:
-    """Tokens whose hidden state has a massive activation; `dimensions` [rows, some]."""
+    """Tokens whose hidden state has a massive activation in `dimensions` [rows, some]."""
     hidden = hidden.float()
     size = hidden.square().mean(-1).sqrt()
     chosen = hidden.abs().gather(-1, dimensions[:, None].expand(-1, hidden.shape[1], -1))
@@ -96,7 +96,7 @@ def redistributed(
     queries: Bool[Tensor, "rows queries"],
     config: VAR,
 ) -> tuple[Float[Tensor, "rows heads queries positions"], Float[Tensor, "rows heads queries"]]:
-    """New weights of the same sum, and how much was moved in each row."""
+    """New weights with the same sum, and how much was moved in each row."""
     image, sink = (mask[:, None, None] for mask in (visual, sinks))
     on_image = (weights * image).sum(-1)
     on_others = (weights * (image & ~sink)).sum(-1)
@@ -110,7 +110,7 @@ def redistributed(
 
 class _VARRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"moved": 0.0}
-    idle = "the strength is 0, no token was a sink, or no head was image-centric"
+    idle = "strength is 0, no token was a sink, or no head was image-centric"
 
     def __init__(self, config: VAR, layout: Layout) -> None:
         self.config = config
@@ -120,14 +120,14 @@ class _VARRuntime(CountingRuntime):
 
     def begin(self, generation: Generation[State], earlier: State | None) -> State:
         state = State()
-        state.rows |= earlier.rows if earlier is not None else {}  # earlier turns have sinks too
+        state.rows |= earlier.rows if earlier is not None else {}  # keep the sinks of earlier turns
         return state
 
     def before_pass(self, generation: Generation[State]) -> None:
         self._moved.clear()
 
     def residual(self, generation: Generation[State], layer: int, hidden: Tensor) -> None:
-        """Sink tokens are found once, while the prompt is read."""
+        """Find the sink tokens, once per prompt."""
         if generation.phase != "prompt" or layer not in self.layers or self.config.strength == 0:
             return
         rows, name = generation.state.rows, f"sinks {layer}"
@@ -138,7 +138,7 @@ class _VARRuntime(CountingRuntime):
         rows[name] = torch.cat([before, gap, found], dim=1)
 
     def _dimensions(self, generation: Generation[State], layer: int, hidden: Tensor, valid: Tensor) -> Tensor:
-        """[rows, some]; where none are published, the largest of each conversation's first token."""
+        """[rows, some]: the given dimensions, or the largest of each conversation's first token."""
         rows, name = generation.state.rows, f"dimensions {layer}"
         if self.dimensions is not None:
             return torch.tensor(self.dimensions, device=hidden.device).expand(len(hidden), -1)
@@ -151,29 +151,31 @@ class _VARRuntime(CountingRuntime):
         sinks = generation.state.rows.get(f"sinks {call.layer}")
         if sinks is None or not bool(sinks.any()):
             return plain()
-        after = generation.length - sinks.shape[1]  # generated tokens are no sinks
+        after = generation.length - sinks.shape[1]  # generated tokens are never sinks
         sinks = torch.nn.functional.pad(sinks, (0, after))[:, -call.positions :].to(call.key.device)
         visual = call.groups == VISUAL
-        asking = self._asking(generation, call)
-        out = plain()
+        queries = self._queries(generation, call)
+        out, moved = plain(), torch.zeros(call.query.shape[:2], device=call.query.device)
         for block in call.blocks():
-            if not bool(asking[:, block].any()):
+            if not bool(queries[:, block].any()):
                 continue
             weights = call.weights(block)
-            new, freed = redistributed(weights, visual, sinks, asking[:, block], self.config)
+            new, freed = redistributed(weights, visual, sinks, queries[:, block], self.config)
             changed = (freed > 0).transpose(1, 2)[..., None]
             if bool(changed.any()):
                 if out is plain():
                     out = out.clone()
                 out[:, block] = torch.where(changed, call.combine(new).to(out.dtype), out[:, block])
-        self._moved.append(freed[:, :, -1])
+            if block.stop == call.queries:
+                moved = freed[:, :, -1]
+        self._moved.append(moved)
         return out
 
-    def _asking(self, generation: Generation[State], call: AttentionCall) -> Tensor:
-        """[rows, queries] the queries to change: text behind an image, and generated tokens."""
+    def _queries(self, generation: Generation[State], call: AttentionCall) -> Tensor:
+        """[rows, queries] the queries to change: text after an image, and generated tokens."""
         visual = generation.groups == VISUAL
-        behind = (visual.cumsum(1) > 0) & ~visual
-        return behind[:, -call.queries :].to(call.key.device)
+        after = (visual.cumsum(1) > 0) & ~visual
+        return after[:, -call.queries :].to(call.key.device)
 
     def after_pass(self, generation: Generation[State]) -> None:
         if self._moved and not generation.branch:

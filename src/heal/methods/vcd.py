@@ -1,4 +1,4 @@
-"""VCD: away from what the model would say of the same picture under noise."""
+"""VCD: contrast with the logits for the same image under noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from heal.analysis.noise import Noise
 from heal.engine.branches import Branch, Prompt
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.errors import ConfigError
 from heal.methods import checks
 from heal.methods.base import Method, register
 from heal.methods.contrast import ContrastRuntime
@@ -26,29 +25,29 @@ STEPS = 1000
 @register
 @dataclass(frozen=True)
 class VCD(Method):
-    """Two passes a token: the picture, and the picture under diffusion noise; their logits are contrasted."""
+    """Contrast the logits with those for the image under diffusion noise, with two passes per token."""
 
     name: ClassVar[str] = "vcd"
-    summary: ClassVar[str] = "contrasts with the same picture under noise"
+    summary: ClassVar[str] = "contrasts with the same image under noise"
     paper: ClassVar[str] = (
         "Mitigating Object Hallucinations in Large Vision-Language Models through Visual Contrastive Decoding "
         "(CVPR 2024)"
     )
 
     alpha: float = 1.0
-    """Strength of the contrast: (1 + alpha)·l − alpha·l′. 0: none."""
+    """Strength of the contrast: (1 + alpha)·l − alpha·l′. 0: no contrast."""
 
     beta: float | None = None
-    """Only tokens with this share of the likeliest one's probability. None: the preset's. 0: all."""
+    """Keep tokens with at least this share of the highest probability. None: from the preset. 0: all."""
 
     noise_step: int = 500
-    """Diffusion step, 0 to 999: 500 leaves 0.86 of the picture, 999 leaves 0.29."""
+    """Diffusion step, 0 to 999: 500 leaves 0.86 of the image, 999 leaves 0.29."""
 
     preset: Preset = "paper"
-    """paper: beta 0.1; release: the 0.2 of the published evaluation script."""
+    """paper: beta 0.1; release: beta 0.2, as in the published evaluation script."""
 
     seed: int = 0
-    """Seed of the noise, which is the same for every picture."""
+    """Seed of the noise. The noise is the same for every image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +55,7 @@ class VCD(Method):
         checks.at_least(self, 0, "alpha")
         checks.fraction(self, "beta")
         checks.whole(self, 0, "seed")
-        if self.noise_step not in range(STEPS):
-            raise ConfigError(f"noise_step must be a whole number from 0 to {STEPS - 1}, not {self.noise_step}")
+        checks.whole(self, 0, "noise_step", high=STEPS - 1)
 
     @property
     def cutoff(self) -> float:
@@ -68,17 +66,17 @@ class VCD(Method):
 
 
 def remaining(step: int) -> tuple[float, float]:
-    """What a diffusion step leaves of a picture, and how much noise it adds: √ā and √(1 − ā)."""
+    """The weights of image and noise at a diffusion step: √ā and √(1 − ā)."""
     rates = torch.sigmoid(torch.linspace(-6, 6, STEPS, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5
     kept = float(torch.cumprod(1 - rates, 0)[step])
     return kept**0.5, (1 - kept) ** 0.5
 
 
 def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
-    """Standard normals for pictures, the same for each of them, whatever else is in the batch.
+    """Standard normal noise for images. Every image gets the same noise, in any batch.
 
-    `sizes` are the grids of pictures whose patches are packed one after the other. What only fills up a row with
-    fewer pictures than others is all zero and has to stay so: models tell it by that.
+    `sizes` are the grids of images whose patches are packed one after another. Tiles that pad rows with fewer images
+    are all zero and stay zero, because models detect padding by that.
     """
     source = Noise(seed, pixels.device)
     if pixels.dim() == 2:
@@ -93,7 +91,7 @@ def noise_like(pixels: Tensor, sizes: Tensor | None, seed: int) -> Tensor:
 
 
 def _noisy(config: VCD, prompt: Prompt) -> dict[str, Any]:
-    """The prompt with noise on its pictures."""
+    """The prompt with noise on its images."""
     kept, added = remaining(config.noise_step)
     sizes = {e.pixels: e.arguments.get(f"{e.modality}_grid_thw") for e in prompt.encodings}
 

@@ -1,4 +1,4 @@
-"""VHR: heads that react to the picture speak louder."""
+"""VHR: amplify the heads that react to the image."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ TEXT = "text"
 @register
 @dataclass(frozen=True)
 class VHR(Method):
-    """The half of the heads whose output changes most when the picture is taken away is scaled up."""
+    """Amplify the half of the heads whose output changes most when the image is removed."""
 
     name: ClassVar[str] = "vhr"
-    summary: ClassVar[str] = "scales up the heads that react to the picture"
+    summary: ClassVar[str] = "amplifies the heads that react to the image"
     paper: ClassVar[str] = "Cracking the Code of Hallucination in LVLMs with Vision-aware Head Divergence (ACL 2025)"
 
     alpha: float = 2.0
-    """Factor of the chosen heads' outputs. 1: none. At 4 the model collapses in the paper's own table."""
+    """Factor of the selected heads' outputs. 1: none. In the paper, the model collapses at 4."""
 
     layers: tuple[int, ...] | None = None
-    """Layers whose heads are chosen from. None: layer 1 and the last 14 of every 32."""
+    """Layers whose heads can be amplified. None: layer 1 and the last 14 of every 32."""
 
     outliers: bool = True
-    """Leave out heads that diverge and speak loudly without a picture, both beyond one standard deviation."""
+    """Skip heads whose divergence and whose text-only output are both more than one standard deviation above the
+    mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +51,7 @@ class VHR(Method):
 
     def chosen_layers(self, count: int) -> frozenset[int]:
         if self.layers is not None:
-            checks.within(self, count)
+            checks.layers_exist(self, count)
             return frozenset(self.layers)
         return frozenset({min(1, count - 1), *range(count - max(1, round(14 / 32 * count)), count)})
 
@@ -61,28 +62,28 @@ class VHR(Method):
 def reacting_heads(
     seen: Float[Tensor, "rows heads dim"], blind: Float[Tensor, "rows heads dim"], outliers: bool
 ) -> Bool[Tensor, "rows heads"]:
-    """Heads whose divergence with and without the picture is above the layer's median.
+    """Heads whose divergence between the passes with and without the image is above the layer's median.
 
-    None, where all of it is rounding: a window may end before the picture.
+    No head is selected if all divergences are rounding errors: a sliding window may not reach the image.
     """
     divergence = torch.linalg.vector_norm(seen.float() - blind.float(), dim=-1)
     rounding = 8 * torch.finfo(seen.dtype).eps * torch.linalg.vector_norm(blind.float(), dim=-1)
     reacts = (divergence > rounding).any(-1, keepdim=True)
     if outliers:
-        loud = blind.float().square().sum(-1)
-        both = _beyond(divergence) & _beyond(loud) & (divergence.std(-1, keepdim=True) > 1)
+        size = blind.float().square().sum(-1)
+        both = _outlier(divergence) & _outlier(size) & (divergence.std(-1, keepdim=True) > 1)
         divergence = divergence.masked_fill(both, 0.0)
     return (divergence > divergence.quantile(0.5, dim=-1, keepdim=True)) & reacts
 
 
-def _beyond(values: Tensor) -> Tensor:
+def _outlier(values: Tensor) -> Tensor:
     return values > values.mean(-1, keepdim=True) + values.std(-1, keepdim=True)
 
 
 class _VHRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"scale": 1.0}
     branches = (Branch(TEXT, Prompt.without_pictures, first=True, once=True),)
-    idle = "alpha is 1, or no head reacted to the picture"
+    idle = "alpha is 1, or no head reacted to the image"
 
     def __init__(self, config: VHR, layers: frozenset[int]) -> None:
         self.config = config
@@ -106,7 +107,7 @@ class _VHRRuntime(CountingRuntime):
         rows, name = generation.state.rows, f"layer {layer}"
         if generation.phase == "prompt":
             chosen = reacting_heads(outputs[:, -1], self._blind.pop(layer), self.config.outliers)
-            # without a picture both passes are the same but for rounding
+            # without an image both passes are equal up to rounding
             chosen &= seeing(generation).to(chosen.device)[:, None]
             rows[name] = torch.where(chosen, self.config.alpha, 1.0)
         self._scales.append(rows[name])
