@@ -182,8 +182,9 @@ def test_model_of_ones_own(patched: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["rounds", "layers", "batch", "threads"])
 def test_counts_start_at_1(patched: pytest.MonkeyPatch, name: str) -> None:
+    options: dict[str, Any] = {name: 0}
     with pytest.raises(ConfigError, match="must be 1 or more"):
-        measure("tiny", **{name: 0})
+        measure("tiny", **options)
 
 
 def test_unknown_preset(patched: pytest.MonkeyPatch) -> None:

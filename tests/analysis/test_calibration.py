@@ -76,7 +76,7 @@ def test_every_head_may_have_an_equilibrium_of_its_own():
         expected = (1.0, 1.0)
         if calibrated[at] and v > 0 and w > 0:
             share = v / (v + w)
-            expected = tuple(min(max(x, 0.25), 4.0) for x in (a / share, (1 - a) / (1 - share)))
+            expected = (min(max(a / share, 0.25), 4.0), min(max((1 - a) / (1 - share), 0.25), 4.0))
         assert (float(beta[at]), float(gamma[at])) == pytest.approx(expected, rel=1e-5)
 
 

@@ -1,4 +1,5 @@
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from heal.analysis.information import scores_from_partials
 from heal.analysis.moments import Moments
 from heal.analysis.split import Regions
 from heal.errors import ConfigError
-from tests.analysis.conftest import SETS, attended, cell, noise, plain, where
+from tests.analysis.conftest import GROUPS, attended, cell, noise, plain, where
 
 PADDED = ["...LVVVVLLL", "LVVVLLLLLLL", ".LVVVVVVVLL"]
 EVEN = ["LVVVLLL", "LVVVLLL"]
@@ -45,7 +46,7 @@ def by_loop(at, patterns, fake):
     """Partials row by row and head by head; fake(row, head, name, inside) -> noise keys and values there."""
     for name in NAMES:
         for row, pattern in enumerate(patterns):
-            inside = where(pattern, SETS[name])
+            inside = where(pattern, GROUPS[name])
             for head in range(at.query.shape[1]):
                 keys, values = fake(row, head, name, inside)
                 yield name, row, head, plain(cell(at, row, head)[0], keys, values, at.scale)
@@ -138,7 +139,7 @@ def test_gaussian_closed_form_by_hand(patterns, dtype):
         score_draws = source.normal((6,), at.regions.length, name).double().numpy()
         value_draws = source.normal((2, 6), 8, 2)[name].double().numpy()
         for row, pattern in enumerate(patterns):
-            inside = where(pattern, SETS[name])
+            inside = where(pattern, GROUPS[name])
             for head in range(6):
                 value, lse = partials[name].value[row, head], float(partials[name].lse[row, head])
                 if not inside:
@@ -179,8 +180,9 @@ def test_uniform_noise_stays_within_its_bounds():
 
 def test_other_addresses_give_other_worlds():
     at = attended(PADDED)
+    covariances: tuple[Any, ...] = COVARIANCES
     for masking in ("gaussian", "uniform"):
-        for covariance in COVARIANCES:
+        for covariance in covariances:
             one, same, other = (
                 noise_partials(at, moments_of(at), masking, noise().at(address), covariance) for address in (0, 0, 1)
             )
@@ -233,7 +235,7 @@ def in_law() -> Attended:
 
 
 @cache
-def drawn(way: str, covariance: str) -> dict[str, np.ndarray]:
+def drawn(way: str, covariance: Any) -> dict[str, np.ndarray]:
     """Every statistic [rows, heads, draws]; heads are repeated, because each kv head has noise of its own."""
     at, copies = in_law(), DRAWS // ADDRESSES
     tiled = Attended(
@@ -255,8 +257,8 @@ def drawn(way: str, covariance: str) -> dict[str, np.ndarray]:
             found[f"lse {letter}"].append(partials[name].lse)
             found[f"value {letter}"].append(component)
             found[f"deviation {letter}"].append((component - centre).abs())
-        for name in ("visual", "language", "total"):
-            found[name].append(getattr(scores, name))
+        for score in ("visual", "language", "total"):
+            found[score].append(getattr(scores, score))
     shape = (ADDRESSES, len(IN_LAW), copies, 4)
     return {
         name: torch.stack(many).view(shape).permute(1, 3, 0, 2).flatten(2).double().numpy()
@@ -272,7 +274,7 @@ def by_the_book(covariance: str, key_std: float = 1.0, value_std: float = 1.0) -
     for row, pattern in enumerate(IN_LAW):
         for head in range(4):
             query, keys, values = cell(at, row, head)
-            sets = [where(pattern, letter) for letter in SETS]
+            sets = [where(pattern, letter) for letter in GROUPS]
             visual, language, neutral = (
                 (np.tile(keys[s], (DRAWS, 1, 1)), np.tile(values[s], (DRAWS, 1, 1))) for s in sets
             )

@@ -114,13 +114,13 @@ PATTERN = "LLVVVVVVVVVVVVVVVVLLLLLL"
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sharp", [1.0, 5.0, 30.0])
 def test_small_scores_err_by_far_less_than_the_zone(sharp: float, dtype: torch.dtype) -> None:
-    found, right = [], []
+    fast, exact = [], []
     for seed in range(12):
         at = sharpened([PATTERN], sharp, seed, dtype)
         states = fast_scores(at, seed)
-        found.append(torch.stack([states.visual[0], states.language[0]]).double().numpy())
-        right.append(exact_scores(at, PATTERN, seed)[:2])
-    found, right = np.concatenate(found, 1), np.concatenate(right, 1)
+        fast.append(torch.stack([states.visual[0], states.language[0]]).double().numpy())
+        exact.append(exact_scores(at, PATTERN, seed)[:2])
+    found, right = np.concatenate(fast, 1), np.concatenate(exact, 1)
     small = np.abs(right) < 1e-4
     assert sharp < 30 or (np.abs(right) < 1e-7).sum() > 10
     # 2e-7 and more before, and the sign with it; what is zeroed is off by the zone at most
@@ -134,14 +134,15 @@ def test_small_scores_err_by_far_less_than_the_zone(sharp: float, dtype: torch.d
 def test_states_that_differ_by_rounding_carry_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(2000, 16, generator=generator)
-    near = [base * (1 + 6e-8 * torch.randint(-1, 2, base.shape, generator=generator)) for _ in range(3)]
-    scores = difference_in_differences(base, *near)
+    one, two, three = (base * (1 + 6e-8 * torch.randint(-1, 2, base.shape, generator=generator)) for _ in range(3))
+    scores = difference_in_differences(base, one, two, three)
     assert not scores.visual.any()
     assert not scores.language.any()
 
 
 def test_the_step_that_is_compiled_has_the_same_zone() -> None:
-    at = Attended(*(t for t in _one_language_token()), Regions.of(masks_of(["VVVVVVL"])), 0.25)
+    query, key, value = _one_language_token()
+    at = Attended(query, key, value, Regions.of(masks_of(["VVVVVVL"])), 0.25)
     moments, draw = Moments.of(at.key, at.value, at.regions), GaussianDraw.of(at, noise())
     everything = torch.ones(1, 8, dtype=torch.bool)
     visual, language, _, beta, gamma, _ = step(

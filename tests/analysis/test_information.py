@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +34,9 @@ def vectors(*shape: int, seed: int = 0, number: int = 4) -> torch.Tensor:
     return torch.randn(number, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def one(a: list[float], b: list[float], measure: str) -> float:
-    return float(similarity(*torch.tensor([a, b], dtype=torch.float32), measure))
+def one(a: list[float], b: list[float], measure: Any) -> float:
+    first, second = torch.tensor([a, b], dtype=torch.float32)
+    return float(similarity(first, second, measure))
 
 
 # ── similarity ───────────────────────────────────────────────────────────────────────────────────────────
@@ -114,7 +116,8 @@ def test_difference_in_differences_by_hand():
 @every_measure
 def test_every_score_is_its_formula(measure):
     states = vectors(2, 3, 8)
-    scores = difference_in_differences(*states, measure=measure)
+    real, no_vision, no_language, neither = states
+    scores = difference_in_differences(real, no_vision, no_language, neither, measure=measure)
     for at in np.ndindex(2, 3):
         h11, h01, h10, h00 = (state[at].double().numpy() for state in states)
         s01, s10, s00 = (by_hand(h11, other, measure) for other in (h01, h10, h00))
@@ -164,7 +167,8 @@ def test_scores_from_partials_are_those_of_the_concatenated_states(masking, meas
 
         def state(visual, language, part=part, query=query):
             parts = [part("V", visual), part("L", language), part("N", True)]
-            return plain(query, *(np.concatenate([p[i] for p in parts]) for i in (0, 1)), at.scale)[0]
+            keys, values = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+            return plain(query, keys, values, at.scale)[0]
 
         h11 = state(True, True)
         s01, s10, s00 = (

@@ -159,6 +159,6 @@ def test_samples_of_a_gate_give_its_atoms() -> None:
         (([np.nan], [1.0], [1.0]), "NaN"),
     ],
 )
-def test_unusable_samples_are_refused(samples: tuple[list[float], ...], complaint: str) -> None:
+def test_unusable_samples_are_refused(samples: tuple[list[float], list[float], list[float]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         pid.discretise(*samples)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from heal.analysis import split
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Partial, Regions, attention_scores, merge
-from tests.analysis.conftest import SETS, attended, cell, examples, masks_of, plain, where
+from tests.analysis.conftest import GROUPS, attended, cell, examples, masks_of, plain, where
+from tests.known import known
 
 GROUPS = [(4, 4), (4, 2), (6, 1)]
 PATTERNS = {
@@ -45,12 +46,12 @@ def by_masks(at) -> list[Partial]:
 def test_a_partial_is_attention_over_its_set_alone(patterns, heads, kv_heads):
     at = problem(patterns, heads, kv_heads)
     for partials in (at.split(), by_masks(at)):
-        assert len(partials) == at.regions.sets
+        assert len(partials) == at.regions.group_count
         for name, partial in enumerate(partials):
             for row, pattern in enumerate(patterns):
                 for head in range(heads):
                     query, keys, values = cell(at, row, head)
-                    inside = where(pattern, SETS[name])
+                    inside = where(pattern, GROUPS[name])
                     value, lse = plain(query, keys[inside], values[inside], at.scale)
                     np.testing.assert_allclose(partial.value[row, head], value, rtol=1e-5, atol=1e-5)
                     np.testing.assert_allclose(partial.lse[row, head], lse, rtol=1e-5, atol=1e-5)
@@ -68,8 +69,13 @@ def test_fused_kernel_and_products_agree(patterns, monkeypatch):
 
 def test_fused_kernel_is_used_where_every_head_has_its_own_keys(monkeypatch):
     calls = []
-    kernel = split.FUSED
-    monkeypatch.setattr(split, "FUSED", lambda *a, **k: calls.append(a) or kernel(*a, **k))
+    kernel = known(split.FUSED)
+
+    def counted(*args, **options):
+        calls.append(args)
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(split, "FUSED", counted)
     problem(PATTERNS["several spans"], 4, 4).split()
     assert len(calls) == 5
     problem(PATTERNS["several spans"], 4, 2).split()
@@ -176,7 +182,7 @@ def test_half_precision_inputs_give_full_precision_scores(dtype):
     for name, partial in enumerate(at.split()):
         assert partial.value.dtype == torch.float32
         query, keys, values = cell(at, 1, 3)
-        inside = where("V" * 20 + "L" * 20, SETS[name])
+        inside = where("V" * 20 + "L" * 20, GROUPS[name])
         np.testing.assert_allclose(
             partial.value[1, 3], plain(query, keys[inside], values[inside], at.scale)[0], atol=1e-5
         )
@@ -197,7 +203,7 @@ def test_factors_are_literally_scaled_values(patterns, heads, kv_heads):
             values = values.copy()
             values[where(pattern, "V")] *= float(beta[row, head])
             values[where(pattern, "L")] *= float(gamma[row, head])
-            valid = where(pattern, SETS)
+            valid = where(pattern, GROUPS)
             expected = plain(query, keys[valid], values[valid], at.scale)[0]
             np.testing.assert_allclose(out[row, head], expected, rtol=1e-5, atol=1e-5)
 
@@ -217,7 +223,7 @@ def assert_consistent(regions: Regions, owners: list[list[int]]) -> None:
     """Masks, counts and spans all tell what `owners` [row][position] tells."""
     for row, told in enumerate(owners):
         assert len(told) == regions.length
-        for name in range(regions.sets):
+        for name in range(regions.group_count):
             assert regions.masks[row, name].tolist() == [owner == name for owner in told]
             assert regions.counts[row][name] == told.count(name)
     if regions.spans is None:
@@ -282,7 +288,7 @@ def test_spans_exist_exactly_when_all_rows_agree():
 
 def test_numbers_about_regions():
     regions = Regions.of(masks_of(["..LVVLN", "LVVVVLN"], 3))
-    assert (regions.length, regions.sets) == (7, 3)
+    assert (regions.length, regions.group_count) == (7, 3)
     assert regions.counts == ((2, 2, 1), (4, 2, 1))
     assert [regions.longest(m) for m in range(3)] == [4, 2, 1]
     assert [regions.even(m) for m in range(3)] == [False, True, True]

@@ -190,7 +190,9 @@ def test_every_head_gets_its_obvious_type(mad, sigma, yeo_johnson, partly):
         found = classify(scores, redundant, considered=considered if partly else None, **options)
         for row in range(shape[0]):
             expected = obvious(
-                *(t[row].double().numpy() for t in (scores.visual, scores.language, scores.total)),
+                scores.visual[row].double().numpy(),
+                scores.language[row].double().numpy(),
+                scores.total[row].double().numpy(),
                 redundant[row].numpy(),
                 mad,
                 sigma,

@@ -8,6 +8,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 
+from heal import Method
 from heal.methods import HEAL
 from tests.zoo import Row
 
@@ -34,7 +35,7 @@ def say(model: hf.PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> 
     return Said(out.sequences[:, -len(out.logits) :], torch.stack(out.logits, 1))
 
 
-def healed(model: hf.PreTrainedModel, batch: dict[str, Tensor], method: HEAL = METHOD, **options: Any) -> Said:
+def healed(model: hf.PreTrainedModel, batch: dict[str, Tensor], method: Method = METHOD, **options: Any) -> Said:
     with method.attach(model) as handle:
         said = say(model, batch, **options)
     assert handle.fired
@@ -49,7 +50,7 @@ def forward(model: Any, batch: dict[str, Tensor]) -> Tensor:
 class At:
     """A logits processor that acts at one step of a generation, counted from 1."""
 
-    def __init__(self, step: int, act: Callable[[], None]) -> None:
+    def __init__(self, step: int, act: Callable[[], object]) -> None:
         self.left, self.act = step, act
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from heal.methods import HEAL, Fired
 from tests import zoo
 from tests.engine.clean import left_clean, own_methods, refused
 from tests.engine.saying import METHOD, NEW, ROWS, Said, forward, healed, say
+from tests.known import known
 from tests.zoo import Row
 
 
@@ -69,7 +71,7 @@ def talk(model: hf.PreTrainedModel, rows: list[Row], method: HEAL | None) -> Tal
         turn = {"input_ids": ids, "attention_mask": mask}
         second = say(model, turn, past_key_values=cache)
         fired += [handle.fired] if handle else []
-        groups = handle.attachment.latest.groups if handle else None
+        groups = known(handle.attachment.latest).groups if handle else None
     return Talk((first, second), tuple(fired), groups)
 
 
@@ -82,7 +84,7 @@ def test_second_turn_goes_on_with_the_cache(model) -> None:
     images = zoo.visual_mask(model, zoo.inputs(model, row)["input_ids"])
     length = images.shape[1] + NEW + 3 + NEW - 1
     expected = torch.nn.functional.pad(images, (0, length - images.shape[1]))
-    assert torch.equal(with_method.groups == 0, expected)
+    assert torch.equal(known(with_method.groups) == 0, expected)
     assert with_method.turns[1] != plain.turns[1]
 
 
@@ -101,7 +103,7 @@ def test_second_turn_without_effect_is_the_plain_one(model, rows: list[Row]) -> 
 def test_second_turn_has_no_sink_of_its_own(model) -> None:
     """The first position of the conversation is a sink; the first of a later turn is a word like others."""
     found = talk(model, ROWS[:1], HEAL(sinks="neutral"))
-    assert (found.groups[0] == 2).nonzero().flatten().tolist() == [0]
+    assert (known(found.groups)[0] == 2).nonzero().flatten().tolist() == [0]
 
 
 def test_static_cache_used_again(model, batch) -> None:
@@ -122,7 +124,7 @@ def test_static_cache_used_again(model, batch) -> None:
 
 def test_compiled_model_does_not_notice(model, batch) -> None:
     compiled = torch.compile(model, backend="eager")
-    text = {"input_ids": torch.tensor([[1, 20, 30]]), "use_cache": False}
+    text: dict[str, Any] = {"input_ids": torch.tensor([[1, 20, 30]]), "use_cache": False}
     before = forward(compiled, text)
     healed(model, batch)
     assert torch.equal(forward(compiled, text), before)
@@ -135,7 +137,7 @@ def test_embeddings_in_the_place_of_tokens(model) -> None:
     rest = {k: v for k, v in batch.items() if k != "input_ids"}
     with METHOD.attach(model) as handle:
         said = say(model, {"inputs_embeds": embeds, **rest})
-        groups = handle.attachment.latest.groups[:, : embeds.shape[1]]
+        groups = known(handle.attachment.latest).groups[:, : embeds.shape[1]]
     assert torch.equal(groups == 0, zoo.visual_mask(model, batch["input_ids"]))
     assert said == healed(model, batch)
 
@@ -157,7 +159,9 @@ def filled(cache: Cache, rows: int) -> Cache:
     ],
 )
 def test_rows_are_followed(change: Callable[[Cache], None], expected: list[int]) -> None:
-    cache, told, cropped = filled(DynamicCache(), 3), [], []
+    told: list[list[int]] = []
+    cropped: list[int] = []
+    cache = filled(DynamicCache(), 3)
     caches.follow(cache, told.append, cropped.append)
     assert own_methods(cache) == {*caches.ROW_CHANGES, "crop"}
     change(cache)

@@ -22,7 +22,7 @@ def owners(*rows: str) -> Tensor:
 
 
 def prompted(*rows: str, groups: int = 2) -> Generation:
-    generation = Generation(groups)
+    generation: Generation[State] = Generation(groups)
     generation.read_prompt(owners(*rows))
     return generation
 
@@ -61,7 +61,7 @@ class Rows(State):
 
 
 def test_phases_and_steps() -> None:
-    generation = Generation(2)
+    generation: Generation[State] = Generation(2)
     assert (generation.length, generation.rows, generation.visual) == (0, 0, False)
     generation.read_prompt(owners("LVVL", "LLVL"))
     assert (generation.length, generation.rows, generation.visual) == (4, 2, True)
@@ -202,7 +202,7 @@ def test_rows_move_together(rows: list[int]) -> None:
 
 
 def test_rows_of_an_empty_generation() -> None:
-    generation = Generation(2)
+    generation: Generation[State] = Generation(2)
     generation.select([0, 0])
     assert generation.rows == 0
 

@@ -31,7 +31,8 @@ def test_parts(name: str) -> None:
     assert layout.layers == tuple(layout.decoder.layers)
     assert len(layout.layers) == 3
     assert layout.heads == 8
-    for layer, module in zip(layout.layers, layout.attention, strict=True):
+    parts: list[tuple[Any, Any]] = list(zip(layout.layers, layout.attention, strict=True))
+    for layer, module in parts:
         assert module is layer.self_attn
         assert module.o_proj.in_features == layout.heads * module.head_dim
 

@@ -59,7 +59,7 @@ def test_option_in_a_configuration_is_refused(model, name: str, where: str) -> N
 
 
 @pytest.mark.parametrize("masking", ["swap", "gaussian"])
-def test_swap_among_copies_is_refused(model, batch, masking: str) -> None:
+def test_swap_among_copies_is_refused(model, batch, masking: Any) -> None:
     method = HEAL(masking=masking, replacement="swap")
     with method.attach(model), refused(model, "use gaussian, zero or uniform", ConfigError):
         say(model, batch, num_beams=2)

@@ -42,7 +42,7 @@ def tiny_decoder(family: str) -> Any:
     return decoder
 
 
-def flow(layer: nn.Module, decoder: Any) -> tuple[Tensor, Tensor, Tensor]:
+def flow(layer: Any, decoder: Any) -> tuple[Tensor, Tensor, Tensor]:
     """In a real pass: the stream before attention, o_proj's output, and the stream that is read next."""
     seen: dict[str, Any] = {"read": []}
 

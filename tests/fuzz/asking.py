@@ -107,7 +107,7 @@ def answers(draw: Draw) -> None:
         options["max_new_tokens"] = TOKENS  # what is meant to be long is no hang
     method: Method | None = parse(draw.choice(METHODS)) if draw.often(0.6) else None
     count = draw.choice((1, 1, 2))
-    seed = draw.choice((0, 2**70, "x", 1.5)) if draw.often(0.1) else draw.choice((None, 7))
+    seed: Any = draw.choice((0, 2**70, "x", 1.5)) if draw.often(0.1) else draw.choice((None, 7))
     draw.show(f"generate(…×{count}, method={method}, seed={seed!r}, **{options!r})")
     pictures, asked = [picture(draw) for _ in range(count)], ["what is this ?"] * count
     found = vlm.generate(pictures, asked, method=method, trace=draw.often(0.2), seed=seed, **options)
@@ -124,7 +124,15 @@ def answers(draw: Draw) -> None:
 
 
 def _typed(value: str) -> Any:
-    words = {"true": True, "false": False, "null": None, "[1]": [1], "[[1]]": [[1]], "{}": {}, "[]": []}
+    words: dict[str, Any] = {
+        "true": True,
+        "false": False,
+        "null": None,
+        "[1]": [1],
+        "[[1]]": [[1]],
+        "{}": {},
+        "[]": [],
+    }
     try:
         return words[value] if value in words else int(value)
     except ValueError:

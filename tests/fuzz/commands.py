@@ -256,7 +256,7 @@ def call(draw: Draw, given: list[str], whole: bool = False) -> Ended:
             pass
         finally:
             warnings.showwarning = shown
-    texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]  # type: ignore[attr-defined]
+    texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]
     return Ended(code, *texts)
 
 

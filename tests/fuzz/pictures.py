@@ -124,7 +124,7 @@ def damaged_pictures(draw: Draw) -> None:
         check(found.mode == "RGB" and min(found.size) > 0, "no RGB picture")
         if whole is not None and mutated.change == "removed":
             check(
-                found.size == whole.size and np.array_equal(found, whole),
+                found.size == whole.size and np.array_equal(np.asarray(found), np.asarray(whole)),
                 f"a cut {what.split()[0]} file is read as a picture",
             )
 
@@ -158,7 +158,7 @@ def arrays(draw: Draw) -> None:
     seen = array[..., :3] if array.ndim == 3 else array
     check(found.mode == "RGB" and found.size == array.shape[1::-1], f"the size is {found.size}")
     if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
-        check(np.array_equal(found, array), "other pixels")
+        check(np.array_equal(np.asarray(found), array), "other pixels")
     check(
         array.size < 12 or seen.std() == 0 or np.asarray(found).std() > 0,
         f"{array.dtype} arrays lose what is on them",

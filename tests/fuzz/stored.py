@@ -69,7 +69,7 @@ def runs(draw: Draw) -> None:
     path = folder / name
     lines = name.endswith("l")
     content = path.read_text()
-    value = [json.loads(line) for line in content.splitlines()] if lines else json.loads(content)
+    value: Any = [json.loads(line) for line in content.splitlines()] if lines else json.loads(content)
     if name == "run.json" and draw.often(0.7):
         value["configuration"], change, how = odd.mutate_json(draw, value["configuration"])
         mutated = odd.Mutated(odd.dump(value, False), change, f"configuration/{how}")
@@ -98,7 +98,7 @@ def runs(draw: Draw) -> None:
 def trace_bytes() -> bytes:
     rng = np.random.default_rng(0)
     shape = (3, 2, 4)
-    scores = {
+    scores: dict[str, Any] = {
         n: rng.normal(size=shape).astype(np.float32)
         for n in ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
     }

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from heal import Fired, Method
 from heal.errors import HealWarning
 from tests import zoo
+from tests.known import known
 from tests.zoo import Row
 
 WINDOW = "gemma3_window"
@@ -80,7 +81,7 @@ def generate(
         warnings.simplefilter("ignore", HealWarning)  # a row of text alone is often one of those compared
         with method.attach(model, trace=trace) as handle:
             output = model.generate(**batch, **options)
-    state = handle.attachment.latest.state
+    state = known(handle.attachment.latest).state
     rows = tuple(handle.row([row] * new) for row in range(output.logits[0].shape[0]))
     return _run(output, new, tuple(state.records), handle.fired, rows)
 

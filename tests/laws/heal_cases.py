@@ -17,7 +17,7 @@ NEUTRAL_SINKS = replace(ZERO, sinks="neutral", sigma_info=1.0)
 NOISY = HEAL(interval=2)
 MEASURE = replace(NOISY, calibrate=False)
 MIXED = ROWS[2:]  # two images, and text alone
-BEAMS = {"num_beams": 3, "num_return_sequences": 3, "new": 5}
+BEAMS: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "new": 5}
 SAMPLES = {"do_sample": True, "num_return_sequences": 2}
 SEES = [row.images > 0 for row in ROWS]
 

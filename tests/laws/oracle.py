@@ -86,7 +86,7 @@ def attention(
     return weights @ values / weights.sum()
 
 
-def added(block: nn.Module, output: np.ndarray) -> np.ndarray:
+def added(block: Any, output: np.ndarray) -> np.ndarray:
     """What a layer adds to the residual stream: Gemma 2 and 3 normalise the output of o_proj, Granite scales it."""
     if hasattr(block, "pre_feedforward_layernorm"):
         norm = block.post_attention_layernorm
@@ -230,7 +230,7 @@ _running: list[_Pass] = []
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     cap = options.get("softcap")
     if cap is None:

@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicCache, StaticCache
 from heal import HEAL, Method
 from heal.engine.caches import cut_back
 from tests import zoo
+from tests.known import known
 from tests.laws.cases import CASES
 from tests.laws.conftest import ROWS, WINDOW, inputs_of, model_of
 
@@ -67,7 +68,7 @@ def assert_crop(name: str, method: Method, static: bool = False) -> None:
     with torch.no_grad(), method.attach(model, trace=True) as handle:
         reader = Reader(model, batch, cache)
         first = [reader.read(tokens_of(step, len(ROWS))) for step in range(TOKENS)]
-        state = handle.attachment.latest.state
+        state = known(handle.attachment.latest).state
         told, records = [s.clone() for s in state.tally.steps], list(state.records)
         for taken in (4,) if name == WINDOW else (1, 4):  # a window cannot go further back than the last crop
             reader.crop(taken)
@@ -103,7 +104,7 @@ def test_types_of_an_earlier_refresh_come_back() -> None:
     model, batch = model_of("llava"), inputs_of("llava", ROWS)
     with torch.no_grad(), HEAL(alpha=0.6, interval=2).attach(model) as handle:
         reader = Reader(model, batch, DynamicCache(config=model.config.get_text_config()))
-        state, types = handle.attachment.latest.state, []
+        state, types = known(handle.attachment.latest).state, []
         for step in range(TOKENS):
             types.append(state.found)
             reader.read(tokens_of(step, len(ROWS)))

@@ -11,6 +11,7 @@ from heal import HeadType
 from heal.analysis.taxonomy import HeadMap
 from heal.errors import HealWarning
 from heal.methods import heal_runtime
+from tests.known import known
 from tests.laws.conftest import NEW, ROWS, WINDOW, build, footprint, generate, inputs_of, model_of, run
 from tests.laws.heal_cases import BEAMS, MEASURE, MIXED, NOISY, assert_plain, at_equilibrium, every_model
 from tests.zoo import Row
@@ -45,7 +46,7 @@ def test_no_synergy_heads_leave_the_plain_model(name: str, monkeypatch: pytest.M
     out = generate(model_of(name), inputs_of(name, ROWS), NOISY)
     assert_plain(out, run(name))
     assert not out.fired
-    assert out.fired.reason == "no head was typed synergy"
+    assert known(out.fired).reason == "no head was typed synergy"
 
 
 @every_model
@@ -54,7 +55,7 @@ def test_factors_limited_to_one_leave_the_plain_model(name: str) -> None:
     assert_plain(out, run(name))
     assert (out.stacked("types") == SYNERGY).any()
     assert not out.fired
-    assert "equilibrium" in out.fired.reason
+    assert "equilibrium" in known(known(out.fired).reason)
 
 
 @every_model
@@ -99,7 +100,7 @@ def test_text_alone_is_the_plain_model_and_says_so_once(name: str) -> None:
         assert torch.equal(torch.stack(out.logits, 1), run(name, rows=TEXT).logits)
     assert len([warning for warning in caught if issubclass(warning.category, HealWarning)]) == 1
     assert handle.fired.changes == handle.fired.steps == 0
-    assert "no visual tokens" in handle.fired.reason
+    assert "no visual tokens" in known(handle.fired.reason)
 
 
 @every_model

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,8 @@ def test_read_before_is_as_read_now(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2"])
 def test_beams_read_what_one_row_has_read(name: str) -> None:
-    model, batch, options = model_of(name), inputs_of(name, ROWS), {"num_return_sequences": 2, "new": NEW}
+    options: dict[str, Any] = {"num_return_sequences": 2, "new": NEW}
+    model, batch = model_of(name), inputs_of(name, ROWS)
     expected = run(name, Beam(3), **options)
     with prefix_cache(model):
         generate(model, batch, new=NEW)

@@ -177,7 +177,11 @@ def test_crops_of_the_original_image(copies: int) -> None:
         return generation.source.inputs(crops, generation.samples)
 
     runtime = Restarting(inputs)
-    options = {"num_return_sequences": copies, "do_sample": copies > 1, "seed": 3 if copies > 1 else None}
+    options: dict[str, Any] = {
+        "num_return_sequences": copies,
+        "do_sample": copies > 1,
+        "seed": 3 if copies > 1 else None,
+    }
     prompts = ["What?", "Why, then?"]
     answers = vlm.generate(images, prompts, method=WithRuntime(runtime), max_new_tokens=NEW, **options)
     for row, answer in enumerate(answers):
@@ -203,7 +207,7 @@ def test_wrong_use_is_refused(change: Callable[[Generation], Any], message: str)
             change(generation)
 
     with pytest.raises(ConfigError, match=message):
-        generate("llava", Wrong(dict))
+        generate("llava", Wrong(lambda _: {}))
 
 
 def test_a_method_without_branches_is_told_so() -> None:

@@ -60,13 +60,13 @@ def forced(name: str, row: Row, tokens: list[int]) -> Run:
     """A row alone that is made to say these tokens."""
     batch = inputs_of(name, (row,))
     prompt = batch["input_ids"].shape[1]
-    given = {"prefix_allowed_tokens_fn": lambda _, ids: [tokens[len(ids) - prompt]]}
+    given: dict[str, Any] = {"prefix_allowed_tokens_fn": lambda _, ids: [tokens[len(ids) - prompt]]}
     return generate(model_of(name), batch, NOISY, new=len(tokens), **given)
 
 
 def moving_beams(name: str) -> tuple[Run, int]:
     """A search, hot enough for beams to change places, and the answer whose beam did so most often."""
-    hot = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
+    hot: dict[str, Any] = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
     for seed in range(10):
         torch.manual_seed(seed)
         out = generate(model_of(name), inputs_of(name, MIXED[:1]), NOISY, **hot, **BEAMS)

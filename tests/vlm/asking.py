@@ -16,7 +16,8 @@ PROMPTS = ["describe this image", "what color is the ball ?", "how many"]
 PATCHES = 16  # placeholders of one image
 
 
-def ask(vlm: VLM, **options: Any) -> Answer:
+def ask(vlm: VLM, **options: Any) -> Any:
+    """An Answer, or a Stream with stream=True."""
     return vlm.generate(PICTURES[0], PROMPTS[0], **({"max_new_tokens": NEW} | options))
 
 

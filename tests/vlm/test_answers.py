@@ -30,7 +30,7 @@ def assert_traces_alike(one: Trace, other: Trace) -> None:
 def test_batch_is_each_alone(vlm: VLM, options: dict[str, Any]) -> None:
     images = [PICTURES[0], [PICTURES[1], PICTURES[2]], PICTURES[2], None]
     prompts = [*PROMPTS, "the red ball"]
-    settings = {"method": METHOD, "trace": True, "max_new_tokens": NEW - 1} | options
+    settings: dict[str, Any] = {"method": METHOD, "trace": True, "max_new_tokens": NEW - 1} | options
     together = vlm.generate(images, prompts, **settings)
     assert len(together) == 4
     for image, prompt, row in zip(images, prompts, together, strict=True):
@@ -136,7 +136,7 @@ def test_traces_end_with_their_answer(own: VLM) -> None:
 
 
 def test_several_answers_to_each_prompt(vlm: VLM) -> None:
-    options = {"do_sample": True, "seed": 0, "num_return_sequences": 3, "max_new_tokens": NEW}
+    options: dict[str, Any] = {"do_sample": True, "seed": 0, "num_return_sequences": 3, "max_new_tokens": NEW}
     answers = vlm.generate(PICTURES[:2], PROMPTS[:2], method=METHOD, trace=True, **options)
     lengths = [ask(vlm, max_new_tokens=1).prompt_tokens]
     lengths.append(vlm.generate(PICTURES[1], PROMPTS[1], max_new_tokens=1).prompt_tokens)

@@ -129,7 +129,7 @@ def test_text_checkpoint(own: VLM, tmp_path: Path) -> None:
         VLM.load(tmp_path)
 
 
-def record(monkeypatch: pytest.MonkeyPatch, auto: type) -> list[dict[str, Any]]:
+def record(monkeypatch: pytest.MonkeyPatch, auto: Any) -> list[dict[str, Any]]:
     original, calls = auto.from_pretrained, []
 
     def spy(name: str, **kwargs: Any) -> Any:
@@ -144,7 +144,8 @@ def record(monkeypatch: pytest.MonkeyPatch, auto: type) -> list[dict[str, Any]]:
 def test_code_and_pickles_are_not_trusted(saved: Path, monkeypatch: pytest.MonkeyPatch, trust: bool) -> None:
     models = record(monkeypatch, hf.AutoModelForImageTextToText)
     processors = record(monkeypatch, hf.AutoProcessor)
-    VLM.load(saved, **({"trust_remote_code": True, "revision": "main"} if trust else {}))
+    options: dict[str, Any] = {"trust_remote_code": True, "revision": "main"} if trust else {}
+    VLM.load(saved, **options)
     (model,), (processor,) = models, processors
     assert model["use_safetensors"] is True
     assert model["trust_remote_code"] is processor["trust_remote_code"] is trust

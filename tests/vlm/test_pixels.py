@@ -12,6 +12,7 @@ from PIL import Image
 from heal import VLM, images
 from heal.errors import ConfigError, ImageError, InputWarning
 from heal.images import open_image
+from tests.known import known
 from tests.vlm.asking import PROMPTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # its remarks on files that are broken on purpose
@@ -127,7 +128,7 @@ def test_other_colour_spaces(mode: str) -> None:
         from PIL import ImageCms
 
         profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
-        given = ImageCms.profileToProfile(picture, *profiles, outputMode="LAB")
+        given = known(ImageCms.profileToProfile(picture, *profiles, outputMode="LAB"))
     else:
         given = picture.convert(mode)
     assert given.mode == mode
@@ -172,7 +173,7 @@ def test_a_kind_is_said_once(vlm: VLM, tmp_path: Path) -> None:
 
 # ── broken and oversized files ────────────────────────────────────────────────────────────────────────────────
 
-FORMATS = {
+FORMATS: dict[str, dict[str, Any]] = {
     "png": {},
     "jpg": {},
     "progressive.jpg": {"progressive": True},
@@ -256,7 +257,7 @@ def test_huge_pictures_are_refused_before_they_are_decoded(
 
 def test_limit_of_pixels_can_be_set(own: VLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(PHOTO).save(tmp_path / "it.png")
-    forms = [tmp_path / "it.png", Image.fromarray(PHOTO), PHOTO]
+    forms: list[Any] = [tmp_path / "it.png", Image.fromarray(PHOTO), PHOTO]
     for form in forms:
         monkeypatch.setenv("HEAL_MAX_PIXELS", "2240")
         assert open_image(form).size == (56, 40)

@@ -62,7 +62,7 @@ def test_texts_that_are_none(vlm: VLM, text: str, message: str) -> None:
 
 def test_what_is_no_prompt(vlm: VLM, without_type_checker: None) -> None:
     with pytest.raises(PromptError, match="a prompt is a text or chat messages, not int"):
-        vlm.generate(None, 5)
+        vlm.generate(None, 5)  # type: ignore[arg-type]
     with pytest.raises(HealError, match="the image of prompt 0 is a path, a PIL image or an array, not int"):
         vlm.generate(7, "what")
 

@@ -12,6 +12,7 @@ import heal
 from heal import HEAL, VLM, HeadType, Trace
 from heal.errors import HealWarning
 from heal.methods import available, create
+from tests.known import known
 from tests.vlm.asking import METHOD, NEW, PICTURES, PROMPTS, ask, assert_alike
 
 
@@ -32,7 +33,7 @@ def test_trace_holds_what_was_measured(vlm: VLM, beams: int) -> None:
     inputs = vlm.inputs(PICTURES[:2], PROMPTS[:2])
     with METHOD.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
         out = vlm.model.generate(**inputs, max_new_tokens=NEW, num_beams=beams, return_dict_in_generate=True)
-    records = handle.attachment.latest.state.records
+    records = known(handle.attachment.latest).state.records
     for row, answer in enumerate(answers):
         trace = answer.trace
         at = out.beam_indices[row].tolist() if beams > 1 else [row] * NEW
@@ -70,10 +71,10 @@ def test_fired_and_trace_agree(vlm: VLM) -> None:
     answer = ask(vlm, method=METHOD, trace=True)
     beta, gamma = (np.nan_to_num(getattr(answer.trace, name), nan=1.0) for name in ("beta", "gamma"))
     changed = (beta != 1) | (gamma != 1)
-    assert answer.fired.steps == changed.any((1, 2)).sum()
-    assert answer.fired.changes == changed.sum()
-    assert answer.fired.sizes["beta"] == pytest.approx(np.abs(beta - 1).sum() / changed.sum(), rel=1e-5)
-    assert answer.fired.sizes["gamma"] == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
+    assert known(answer.fired).steps == changed.any((1, 2)).sum()
+    assert known(answer.fired).changes == changed.sum()
+    assert known(answer.fired).sizes["beta"] == pytest.approx(np.abs(beta - 1).sum() / changed.sum(), rel=1e-5)
+    assert known(answer.fired).sizes["gamma"] == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
 
 
 def test_trace_survives_a_file(vlm: VLM, tmp_path: Path) -> None:
