@@ -47,7 +47,9 @@ def trim(image: Image.Image) -> Image.Image:
 def fit(image: Image.Image) -> Image.Image:
     """Centred in a square, longest side SIZE."""
     scale = SIZE / max(image.size)
-    small = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.LANCZOS)
+    small = image.resize(
+        (max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.LANCZOS
+    )
     square = Image.new("RGBA", (SIZE, SIZE))
     square.paste(small, ((SIZE - small.width) // 2, (SIZE - small.height) // 2))
     return square
