@@ -22,7 +22,7 @@ import train
 from heal import VLM
 from heal.bench.tasks.base import Task, figures, unit_counts
 from heal.bench.tasks.miniature import MiniChair, MiniMme, MiniPope
-from heal.report.document import made_up
+from heal.report.document import frequent_hallucinations
 from heal.studies.drift import separations
 from heal.studies.objects import describe
 from heal.world import World
@@ -41,7 +41,7 @@ def load(run: Path, weights: str) -> VLM:
 
 def answers(vlm: VLM, task: Task, batch: int = 32) -> dict[str, str]:
     samples = sorted(task.samples(), key=lambda s: len(s.prompt))
-    found = {}
+    found: dict[str, str] = {}
     for start in range(0, len(samples), batch):
         some = samples[start : start + batch]
         out = vlm.generate(
@@ -60,7 +60,7 @@ def hallucinated(tokens: list[Any], world: World) -> list[dict[str, Any]]:
     """The things most often made up, and how likely the rest of their pictures makes them."""
     return [
         {"object": name, "times": times, "given_the_rest": round(given, 3), "anywhere": round(anywhere, 3)}
-        for name, times, given, anywhere in made_up(tokens, world)
+        for name, times, given, anywhere in frequent_hallucinations(tokens, world)
     ]
 
 

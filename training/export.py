@@ -17,7 +17,7 @@ import evaluate
 import torch
 
 from heal.methods.equilibrium import FILE
-from heal.studies.own_mix import own_equilibrium
+from heal.studies.equilibrium import measure_equilibrium
 from heal.world import World
 
 HOME = Path(__file__).parents[1] / "src" / "heal" / "data" / "model"
@@ -58,7 +58,7 @@ def main() -> None:
     vlm = evaluate.load(options.run, options.weights)
     vlm.name = "embedded"
     world = World(0, "validation")
-    found = own_equilibrium(
+    found = measure_equilibrium(
         vlm, [world.scene(i) for i in range(options.images)], batch=32, data="validation split of the miniature world"
     )
     shutil.rmtree(options.to, ignore_errors=True)

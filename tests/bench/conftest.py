@@ -1,4 +1,4 @@
-"""Where official data may be: HEAL_DATA, or shared/data beside the repository. Never part of it."""
+"""Location of official data, which is not part of the repository: HEAL_DATA, or shared/data next to it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ DATA = Path(os.environ.get("HEAL_DATA") or Path(__file__).parents[3] / "shared" 
 
 @pytest.fixture
 def official() -> Callable[[str], Path]:
-    """A file or folder of official data; the test is skipped if it is not there."""
+    """A file or folder of official data; skips the test if it does not exist."""
 
     def find(name: str) -> Path:
         if not (DATA / name).exists():
@@ -25,7 +25,7 @@ def official() -> Callable[[str], Path]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """A file of JSON lines from records, or of the text as it is."""
+    """Writes a JSON Lines file from records, or a text file."""
 
     def made(name: str, content: str | list[dict[str, Any]]) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""A finished run on disk, made without a model."""
+"""A finished run folder, created without a model."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ METHODS = ("plain", "heal")
 
 
 def finished(path: Path, said: Callable[[str, str], str | None] = lambda label, method: label) -> Path:
-    """Two methods that answer every sample; `said` gives the text for a label and a method, None for a failure."""
+    """A run of two methods; `said` gives the text for a label and a method, None for a failure."""
     task = create("mini-pope", count=1)
     samples = task.samples()
     described = {

@@ -1,4 +1,4 @@
-"""A judge's server on this machine that answers as it is told, also badly."""
+"""A local judge server with scripted responses, including bad ones."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ PROMPT = Prompt("Be fair.", "Rate this.")
 
 
 class Server(ThreadingHTTPServer):
-    """Answers as `script` says, one entry a request, then well."""
+    """Responds according to `script`, one entry per request, then correctly."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -80,7 +80,7 @@ def serving() -> Iterator[Server]:
 
 
 class Rest:
-    """Sleeps that are only noted."""
+    """Records sleeps without sleeping."""
 
     def __init__(self) -> None:
         self.naps: list[float] = []

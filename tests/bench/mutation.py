@@ -1,4 +1,4 @@
-"""Broken versions of good files, the same for the same seed."""
+"""Mutations of valid files, deterministic for a given seed."""
 
 import json
 import random
@@ -15,7 +15,7 @@ RAW: tuple[bytes, ...] = (
 
 
 def mutated(content: str, rng: random.Random) -> bytes:
-    """One or two changes, of values where the text is JSON, or of bytes."""
+    """Apply one or two changes, to values if the text is JSON, otherwise to bytes."""
     data = content.encode()
     for _ in range(rng.randint(1, 2)):
         changed = _values(data, rng) if rng.random() < 0.6 else None
@@ -24,7 +24,7 @@ def mutated(content: str, rng: random.Random) -> bytes:
 
 
 def _values(data: bytes, rng: random.Random) -> bytes | None:
-    """A value replaced, dropped, repeated or swapped somewhere in a JSON file or in one of its lines."""
+    """Replace, drop, repeat or swap a value in a JSON file or in one of its lines."""
     lines = data.split(b"\n")
     at = rng.randrange(len(lines))
     for whole in (True, False):

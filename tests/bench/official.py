@@ -1,4 +1,4 @@
-"""Small but complete data of every benchmark, as official folders have it."""
+"""Small but complete data of every benchmark in the official layout."""
 
 import json
 from pathlib import Path
@@ -98,7 +98,7 @@ EVERY = {
     "llava-bench": ("llava-bench", {}, llava),
     "blink-twice": ("blink-twice", {}, blink),
 }
-"""Task, options and files."""
+"""Task name, options and files."""
 
 
 def put(folder: Path, files: Files | dict[str, bytes]) -> Path:

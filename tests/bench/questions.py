@@ -1,4 +1,4 @@
-"""A benchmark for tests: pictures on disk, right or wrong answers."""
+"""A benchmark for tests: images on disk, correct or wrong answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from heal.bench.tasks.base import File, Number, Sample, Task, ratio
 
 @dataclass(frozen=True)
 class Questions(Task):
-    """Two questions about each picture of a folder; `right` is the first word of a right answer."""
+    """Two questions per image of a folder; `right` is the first word of a correct answer."""
 
     name: ClassVar[str] = "questions"
     summary: ClassVar[str] = "for tests"

@@ -1,4 +1,4 @@
-"""Whatever is done to a file, its reader gives what makes sense or one clear error: no traceback, no hang."""
+"""Readers of mutated files return valid data or raise one clear error, without tracebacks or hangs."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import random
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,16 +27,16 @@ from tests.bench.folders import finished
 from tests.bench.mutation import mutated
 
 TIMES = int(os.environ.get("HEAL_FUZZ", "30"))
-"""More of them: HEAL_FUZZ=1000 pytest tests/bench/test_fuzz.py."""
+"""Set HEAL_FUZZ=1000 for more iterations."""
 
 
 def short(error: HealError) -> None:
-    """One line that fits on a screen."""
+    """Check that a message is one short line."""
     assert 10 < len(str(error)) < 1500, str(error)[:3000]
 
 
 def sensible(task: Task) -> None:
-    """What a run relies on."""
+    """Check the properties that a run relies on."""
     samples = task.samples()
     assert samples
     assert len({s.id for s in samples}) == len(samples)
@@ -67,7 +68,7 @@ def test_data(tmp_path: Path, name: str) -> None:
             short(error)
             refused += 1
         assert all(len(finding.problem) < 1500 for finding in survey(tmp_path))
-    assert refused > TIMES // 3  # so that this test tests something
+    assert refused > TIMES // 3  # ensure that the mutations are effective
 
 
 ANSWERS = {
@@ -132,7 +133,9 @@ def test_run_folders(tmp_path: Path, name: str) -> None:
 
 def test_traces_and_equilibria(tmp_path: Path) -> None:
     shape = (2, 1, 3)
-    scores = {n: np.ones(shape, np.float32) for n in ("visual", "language", "synergy", "total", "contribution")}
+    scores: dict[str, Any] = {
+        n: np.ones(shape, np.float32) for n in ("visual", "language", "synergy", "total", "contribution")
+    }
     scores |= {n: np.ones(shape, np.float32) for n in ("beta", "gamma")}
     trace = Trace(
         **scores,

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def test_compare(picture: str, method: str, same: bool) -> None:
     first, second = result.stdout.splitlines()
     assert first == f"plain: {plain.text}"
     assert (second == f"heal:  {plain.text}") == same
-    assert f"the plain model: {'the same' if same else 'another'} answer" in result.stderr
+    assert f"the plain model: {'the same' if same else 'a different'} answer" in result.stderr
     found = strict(run(picture, "--compare", "--json", "--method", method).stdout)
     assert found["plain"]["token_ids"] == list(plain.token_ids)
     assert found["plain"]["fired"] is None
@@ -225,12 +224,13 @@ def test_list_options() -> None:
 def test_list_options_of_tasks() -> None:
     found = strict(cli("list", "tasks", "--options", "--json").stdout)["tasks"]
     for entry in found:
-        names = [f.name for f in fields(available_tasks()[entry["name"]]) if f.name != "data"]
+        task: Any = available_tasks()[entry["name"]]
+        names = [f.name for f in fields(task) if f.name != "data"]
         assert [o["name"] for o in entry["options"]] == names
         assert all(o["doc"] for o in entry["options"])
     (pope,) = (entry for entry in found if entry["name"] == "mini-pope")
-    assert {"name": "count", "type": "int", "default": "100", "doc": "How many scenes."} in pope["options"]
-    assert "  count = 100\n      How many scenes." in cli("list", "tasks", "--options").stdout
+    assert {"name": "count", "type": "int", "default": "100", "doc": "Number of scenes."} in pope["options"]
+    assert "  count = 100\n      Number of scenes." in cli("list", "tasks", "--options").stdout
 
 
 def test_lists_as_csv_and_markdown() -> None:
@@ -245,7 +245,7 @@ def test_lists_as_csv_and_markdown() -> None:
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     shape = Shape(hidden=32, intermediate=32, heads=4, kv_heads=2, positions=24, visual=12)
     monkeypatch.setattr("heal.speed.PRESETS", {"tiny": shape})
     return ["speed", "--preset", "tiny", "--rounds", "2", "--method", "heal:interval=2"]
@@ -266,7 +266,7 @@ def test_speed_without_the_reference(tiny: list[str]) -> None:
     table = cli(*tiny, "--no-reference").stdout
     assert "plain (sdpa)" in table
     assert "HEAL, reference" not in table
-    assert "kept between steps: " in table
+    assert "state between steps: " in table
     assert "| plain (sdpa) |" in cli(*tiny, "--no-reference", "--format", "md").stdout
     (row,) = csv.DictReader(io.StringIO(cli(*tiny, "--no-reference", "--format", "csv").stdout))
     assert (row["preset"], row["reference_ms"]) == ("tiny", "")
@@ -304,11 +304,11 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "not an image": (["run", __file__, PROMPT], "cannot be read as an image"),
     "no prompt": (["run", "PICTURE"], "heal run IMAGE PROMPT"),
     "empty prompt": (["run", "PICTURE", " "], "prompt 0 is empty"),
-    "alpha": (["run", "PICTURE", PROMPT, "--alpha", "1.5"], "alpha must lie strictly between 0 and 1, not 1.5"),
-    "alpha of the demonstration": (["run", "--alpha", "0"], "alpha must lie strictly between 0 and 1"),
+    "alpha": (["run", "PICTURE", PROMPT, "--alpha", "1.5"], "strictly between 0 and 1, not 1.5"),
+    "alpha of the demonstration": (["run", "--alpha", "0"], "strictly between 0 and 1"),
     "method": (["run", "PICTURE", PROMPT, "--method", "nonsense"], "unknown method 'nonsense': choose one of"),
     "option": (["run", "PICTURE", PROMPT, "--method", "heal:beta=1"], "'beta=1' is not an option of heal"),
-    "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=8"], "the model has 8 (0 to 7)"),
+    "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=8"], "(0 to 7)"),
     "preset": (["speed", "--preset", "nonsense"], "unknown preset 'nonsense': choose one of"),
     "dtype of speed": (["speed", "--dtype", "auto"], "dtype must be float32, bfloat16 or float16 here"),
     "dtype": (["run", "PICTURE", PROMPT, "--model", "SAVED", "--dtype", "int8"], "dtype cannot be 'int8'"),
@@ -350,7 +350,7 @@ def test_interruption_is_130(monkeypatch, capsys, picture: str) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heal.cli.run.load", interrupt)
+    monkeypatch.setattr("heal.cli.common.load", interrupt)
     failed = fail(monkeypatch, capsys, "run", picture, PROMPT)
     assert failed.code == 130
     assert "Traceback" not in failed.err
@@ -361,12 +361,12 @@ def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
     assert ended.code == 0
     (line,) = (line for line in ended.err.splitlines() if "warning" in line)
     assert line.startswith("heal: warning: nothing was changed: ")
-    assert "nothing was changed: every synergy head was at the equilibrium" in ended.err
+    assert "unchanged because every " in ended.err
 
 
 def test_help_tells_the_exit_codes() -> None:
     text = " ".join(cli("--help").stdout.split())
-    assert "2 bad input or options; 3 the model cannot be loaded or used" in text
+    assert "2 invalid input or options; 3 the model cannot be loaded or used" in text
     assert "4 finished, but some samples failed; 130 interrupted" in text
     for command in ("run", "analyze", "speed", "list"):
         assert command in text

@@ -1,4 +1,4 @@
-"""`heal run` without arguments: what a newcomer sees."""
+"""`heal run` without arguments: the demo."""
 
 import subprocess
 import sys
@@ -19,18 +19,18 @@ from heal.studies.objects import ObjectToken
 from heal.world import World
 
 
-def test_demonstration(tmp_path: Path) -> None:
+def test_demo(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "heal", "run", "--out", str(tmp_path / "demo")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = said.splitlines()
     view = World(0, "validation", "counter").scene(demo.SCENE)
-    assert lines[0] == f"picture: {tmp_path / 'demo' / 'scene.png'}"
+    assert lines[0] == f"image: {tmp_path / 'demo' / 'scene.png'}"
     assert lines[1] == f"it shows: {', '.join(sorted(view.objects))}"
     plain, healed = (next(x for x in lines if x.startswith(f"{name}: ")) for name in ("plain", "heal"))
     assert plain.partition(":")[2] != healed.partition(":")[2]
-    assert sum(line.startswith("  made up: ") for line in lines) == 2
+    assert sum(line.startswith("  hallucinated: ") for line in lines) == 2
     assert sum(line.startswith("  visual share of the synergy heads: ") for line in lines) == 2
-    assert "another answer" in said
+    assert "a different answer" in said
     counts = [line for line in lines if f" of {demo.MANY} descriptions" in line]
     assert [line.split(":")[0] for line in counts] == ["  plain", "  heal"]
     assert counts[0].partition(":")[2] != counts[1].partition(":")[2]
@@ -39,24 +39,28 @@ def test_demonstration(tmp_path: Path) -> None:
             assert image.size[0] > 300
 
 
-def test_made_up_names_are_counted() -> None:
+def test_hallucinated_names_are_counted() -> None:
     def say(texts: Sequence[str]) -> Any:
         answers = [Answer(text, (), (), "stop", 1, 1.0, 0.5) for text in texts]
         return SimpleNamespace(generate=lambda *args, **options: answers)
 
-    views = [SimpleNamespace(image=None, objects=frozenset(names)) for names in ({"dog", "cup"}, {"car"}, {"fork"})]
+    views: list[Any] = [
+        SimpleNamespace(image=None, objects=frozenset(names)) for names in ({"dog", "cup"}, {"car"}, {"fork"})
+    ]
     said = ["A dog and a cat. The cat sleeps near two knives.", "A car.", "A field."]
-    assert demo.counted(say(said), views, None) == ("2 objects made up, in 1 of 3 descriptions; 2 of 4 named rightly")
+    assert demo.count_objects(say(said), views, None) == (
+        "2 objects hallucinated in 1 of 3 descriptions; 2 of 4 objects correct"
+    )
 
 
-def test_made_up_names_are_marked() -> None:
+def test_hallucinated_names_are_marked() -> None:
     token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")))
     answer = Answer("A dog and two cups near a cup.", (), (), "stop", 1, 1.0, 0.5)
     assert demo.marked(answer, [token]) == "A dog and two [!cups!] near a [!cup!]."
     assert demo.marked(answer, []) == answer.text
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(application.app, ["run", "--out", str(tmp_path / "file" / "demo")])
     assert isinstance(result.exception, ConfigError)

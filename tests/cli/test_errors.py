@@ -45,13 +45,13 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "data as a task option": (["eval", "mini-pope:data=x", "--out", "run"], "mini-pope has no option 'data'"),
     "name as a task option": (["eval", "mini-pope:name=x", "--out", "run"], "mini-pope has no option 'name'"),
     "old task option": (["eval", "mini-pope:images=3", "--out", "run"], "write count"),
-    "old option": (["compare", "--images", "3"], "--images is now called --count"),
+    "old option": (["compare", "--images", "3"], "--images was renamed to --count"),
     "task option twice": (["eval", "mini-pope:count=1,count=2", "--out", "run"], "mini-pope:count is given twice"),
     "method option twice": ([*RUN, "--method", "heal:alpha=0.3,alpha=0.9"], "heal:alpha is given twice"),
     "alpha twice": ([*RUN, "--method", "heal:alpha=0.3", "--alpha", "0.9"], "alpha is given twice"),
-    "beams twice": ([*RUN, "--method", "beam:beams=2", "--num-beams", "3"], "--num-beams 3 contradicts beam"),
+    "beams twice": ([*RUN, "--method", "beam:beams=2", "--num-beams", "3"], "--num-beams 3 conflicts with beam"),
     "layers": ([*RUN, "--method", "heal:layers=0-1000000000000"], "no model has more than 10000 layers"),
-    "layers beyond the model": ([*RUN, "--method", "heal:layers=0-5000"], "but the model has 6 (0 to 5)"),
+    "layers beyond the model": ([*RUN, "--method", "heal:layers=0-5000"], "(0 to 5)"),
     "seed twice": ([*EVAL, "--seed", "1", "--seed=2"], "--seed is given twice"),
     "flag twice": ([*RUN, "--json", "--json"], "--json is given twice"),
     "short and long": ([*RUN, "-m", "random"], "--model is given twice"),
@@ -108,7 +108,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (ModelError("\x1b[2J[red]\nmodel"), 3, "heal: error: \\x1b[2J[red] model\n"),
         (PermissionError(13, "Permission denied", "/some/file"), 2, "heal: error: /some/file: Permission denied\n"),
         (KeyError("odd"), 1, "heal: error: unexpected KeyError: 'odd'. This is a bug in heal: please report it"),
-        (MemoryError(), 1, "heal: error: out of memory: use fewer rows"),
+        (MemoryError(), 1, "heal: error: out of memory: use a smaller batch"),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), 1, "heal: error: out of memory"),
         (KeyboardInterrupt(), 130, "heal: interrupted\n"),
     ],
@@ -158,7 +158,7 @@ def test_summaries_are_whole(heal_: Heal, monkeypatch) -> None:
     text = " ".join(out.split())
     assert code == 0
     assert "..." not in text.replace("[ARGS]...", "")
-    assert "types, information, drift token by token." in text
+    assert "head types and visual share per token." in text
 
 
 def test_parts_none_measures_nothing(heal_: Heal, monkeypatch, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_parts_none_measures_nothing(heal_: Heal, monkeypatch, tmp_path: Path) -
     monkeypatch.setattr("heal.report.document.premise", measure)
     code, _, err = heal_("report", "--parts", "none", "--to", "results.md")
     assert code == 2
-    assert "nothing has been measured yet" in err
+    assert "there are no results yet" in err
     kept = Path(heal.__file__).parents[2] / "docs" / "results"
     (tmp_path / "results").symlink_to(kept)
     before = {path: path.stat().st_mtime_ns for path in kept.glob("*.json")}
@@ -192,7 +192,7 @@ def test_version_imports_nothing_heavy() -> None:
         "import sys; sys.argv = ['heal', '--version']\n"
         "from heal.cli import main\n"
         "try: main()\n"
-        "except SystemExit as end: print(end.code, {'torch', 'numpy', 'rich', 'PIL'} & set(sys.modules))"
+        "except SystemExit as end: print(end.code, {'torch', 'numpy', 'rich.console', 'PIL'} & set(sys.modules))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout == f"heal {heal.__version__}\n0 set()\n"
@@ -205,7 +205,7 @@ def test_the_demonstration_says_at_once_what_it_does(tmp_path: Path) -> None:
     process = start("run", "--out", str(tmp_path / "demo"), env=os.environ | {"PYTHONPATH": path})
     _, err = process.communicate(timeout=60)
     first, *_, last = err.splitlines()
-    assert first.startswith("demonstration: the small model of the package describes a drawn scene")
+    assert first.startswith("demo: the small model of this package describes a drawn scene")
     assert last == "torch was imported"
 
 

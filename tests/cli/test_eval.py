@@ -48,9 +48,9 @@ def test_tables(done: tuple[Path, Result]) -> None:
         assert sum(line.startswith(f"│ {name} ") for line in out.splitlines()) >= 2
     for split in ("random", "popular", "adversarial"):
         assert sum(line.startswith(f"│ {split} ") for line in out.splitlines()) >= 3
-    for column in ("f1 ↑", "difference", "yes", "ms a token", "ratio", "peak memory", "fired", "other answers"):
+    for column in ("f1 ↑", "difference", "yes", "ms/token", "ratio", "peak memory", "fired", "changed answers"):
         assert all(word in out for word in column.split())  # headings are wrapped too
-    assert "! heal:calibrate=false CHANGED NO ANSWER of plain: it did nothing (calibrate=False" in out
+    assert "! heal:calibrate=false CHANGED NO ANSWER of plain: it was inactive (calibrate=False" in out
     assert "! heal:alpha" not in out
     assert "15/15" in result.stderr
     assert "RANDOM weights" in result.stderr
@@ -99,7 +99,7 @@ def test_resuming(done: tuple[Path, Result], tmp_path: Path) -> None:
 def test_broken_picture_is_4(tmp_path: Path) -> None:
     pope = tmp_path / "data"
     (pope / "images").mkdir(parents=True)
-    lines = []
+    lines: list[dict[str, Any]] = []
     for index in range(4):
         name = f"COCO_val2014_00000000000{index}.jpg"
         image = np.random.default_rng(index).integers(0, 256, (56, 56, 3), dtype=np.uint8)
@@ -121,11 +121,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     "task option": (["mini-pope:colour=red"], "mini-pope has no option 'colour'"),
     "data": (["pope"], "pope needs official data: give its folder with --data"),
     "method": ([TASK, "--method", "plain,hael"], "unknown method 'hael'"),
-    "layers": ([TASK, "--method", "heal:layers=6"], "the model has 6 (0 to 5)"),
+    "layers": ([TASK, "--method", "heal:layers=6"], "(0 to 5)"),
     "generate": ([TASK, "--generate", "beams=3"], "generate() has no option 'beams'"),
     "generate without a value": ([TASK, "--generate", "num_beams"], "write key=value"),
     "folder": ([TASK, "--out", "DONE"], "exists already: give another folder, or resume the run in it"),
-    "another run": ([TASK, "--out", "DONE", "--resume"], "has another configuration: "),
+    "another run": ([TASK, "--out", "DONE", "--resume"], "has a different configuration: "),
 }
 
 

@@ -14,7 +14,7 @@ from heal.bench.score.summary import Row, Summary
 from heal.cli.output import Format, Table, chosen_format, drawn, emit, emit_csv, markdown, note, say, show
 from heal.cli.summary import print_summary
 from heal.errors import ConfigError
-from heal.studies.comparison import Line
+from heal.studies.comparison import ComparisonRow
 from heal.studies.comparison import markdown as comparison_markdown
 
 EVIL = "[red]x[/] \x1b[2J | <b>y</b>\nz"
@@ -77,7 +77,8 @@ def test_every_figure_is_in_the_csv(capsys) -> None:
     assert len(rows) == 2 * len(FIGURES) * (1 + len(SPLITS))
     assert {r["method"] for r in rows} == {"plain", EVIL}
     (found,) = (r for r in rows if r["figure"] == "popular/f1" and r["method"] == EVIL)
-    assert (float(found["value"]), float(found["low"])) == (100.0, pytest.approx(99.10))
+    assert float(found["value"]) == 100.0
+    assert float(found["low"]) == pytest.approx(99.10)
     assert float(found["difference_high"]) == -10.0
     assert next(r for r in rows if r["method"] == "plain")["difference"] == ""
 
@@ -98,7 +99,7 @@ def test_a_name_is_only_a_name(capsys) -> None:
 
 
 def test_table_md_of_compare_is_escaped() -> None:
-    line = Line(EVIL, {"POPE F1": Interval(1.0, 0.0, 2.0)}, {}, math.nan, 0, False)
+    line = ComparisonRow(EVIL, {"POPE F1": Interval(1.0, 0.0, 2.0)}, {}, math.nan, 0, False)
     *_, last = comparison_markdown([line]).splitlines()
     assert last == "| [red]x[/] \\\\x1b[2J \\| &lt;b&gt;y&lt;/b&gt; z | 1.0 | – | 0 MiB | **no** |"
 

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from heal.cli.progress import Lines, progress
+from heal.cli.progress import PlainProgress, progress
 
 
 def lines_of(total: int, seconds: float, before: int = 0) -> list[str]:
     """Of a run that makes one thing every so many seconds."""
     found: list[str] = []
     now = 0.0
-    lines = Lines("answers", found.append, lambda: now)
+    lines = PlainProgress("answers", found.append, lambda: now)
     for done in range(before, total + 1):
         now = (done - before) * seconds
         lines.report("task", done, total)

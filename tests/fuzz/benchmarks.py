@@ -16,7 +16,7 @@ from heal.bench.tasks.data_folder import survey
 from heal.bench.tasks.judged import JudgedTask
 from heal.errors import HealError
 from heal.json_values import json_values
-from heal.studies.own_mix import labelled_files
+from heal.studies.equilibrium import labelled_files
 from tests.fuzz import odd
 from tests.fuzz.odd import Mutated
 from tests.fuzz.oracle import Draw, check

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from heal import VLM
@@ -14,7 +15,11 @@ from heal.plots.cost import Point, panels, quality_against_cost
 from heal.plots.heads import COLOURS
 from heal.plots.mix import WRONG, Marked, as_marked
 from heal.plots.trade import curves, trade_off
-from heal.studies.comparison import Line
+from heal.studies.comparison import ComparisonRow
+
+
+def heights(line: Line2D) -> np.ndarray:
+    return np.asarray(line.get_ydata(), float)
 
 
 def test_every_cell_of_the_map_has_the_colour_of_its_type():
@@ -23,9 +28,9 @@ def test_every_cell_of_the_map_has_the_colour_of_its_type():
     axes = head_map(types).axes[0]
     mesh = axes.collections[0]
     mesh.update_scalarmappable()
-    found = mesh.get_facecolors()[:, :3].reshape(3, 8, 3)
+    found = np.asarray(mesh.get_facecolor())[:, :3].reshape(3, 8, 3)
     for layer, head in np.ndindex(3, 8):
-        expected = to_rgb(COLOURS[HeadType(types[layer, head])])
+        expected = to_rgb(COLOURS[HeadType(int(types[layer, head]))])
         np.testing.assert_allclose(found[layer, head], expected, atol=1e-6)
     assert axes.yaxis_inverted()
 
@@ -46,13 +51,13 @@ def trace():
 def test_the_line_is_the_mean_share_and_made_up_things_are_red(trace):
     figure = mix_over_tokens({"plain": Marked(trace, correct=[1], hallucinated=[3, 99])}, equilibrium=0.5)
     (axes,) = figure.axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), trace.mean_alpha())
+    np.testing.assert_allclose(heights(axes.lines[0]), trace.mean_alpha())
     good, bad = axes.collections[:2]
-    assert good.get_offsets()[:, 0].tolist() == [1]
-    assert bad.get_offsets()[:, 0].tolist() == [3]
-    np.testing.assert_allclose(bad.get_facecolor()[0, :3], to_rgb(WRONG), atol=1e-6)
+    assert np.asarray(good.get_offsets())[:, 0].tolist() == [1]
+    assert np.asarray(bad.get_offsets())[:, 0].tolist() == [3]
+    np.testing.assert_allclose(np.asarray(bad.get_facecolor())[0, :3], to_rgb(WRONG), atol=1e-6)
     assert axes.get_xticklabels()[3].get_color() == WRONG
-    assert axes.lines[1].get_ydata()[0] == 0.5
+    assert heights(axes.lines[1])[0] == 0.5
 
 
 def test_one_panel_an_answer(trace):
@@ -76,8 +81,8 @@ def test_the_same_figure_is_the_same_drawing(tmp_path):
 
 def test_a_panel_for_each_figure_with_its_interval():
     found = {"POPE F1": Interval(80.0, 78.0, 82.0)}
-    plain = Line("plain", found, {}, math.nan, 0, None)
-    slow = Line("vcd", found | {"Recall": Interval(70.0, 69.0, 71.0)}, {}, 2.5, 0, True)
+    plain = ComparisonRow("plain", found, {}, math.nan, 0, None)
+    slow = ComparisonRow("vcd", found | {"Recall": Interval(70.0, 69.0, 71.0)}, {}, 2.5, 0, True)
     drawn = panels([plain, slow])
     assert drawn == {
         "POPE F1": [Point("plain", 1.0, 80.0, 78.0, 82.0), Point("vcd", 2.5, 80.0, 78.0, 82.0)],
@@ -91,7 +96,7 @@ def test_a_panel_for_each_figure_with_its_interval():
 def test_the_settings_of_a_method_are_one_line():
     def line(name, recall, made_up):
         figures = {"Recall": Interval(recall, 0.0, 100.0), "CHAIR_s ↓": Interval(made_up, 0.0, 100.0)}
-        return Line(name, figures, {}, 1.0, 0, None)
+        return ComparisonRow(name, figures, {}, 1.0, 0, None)
 
     table = [line("plain", 80.0, 35.0), line("vcd 1", 79.0, 30.0), line("vcd 2", 75.0, 25.0)]
     found = curves([*table, line("heal one-sided 1", 80.0, 28.0), line("heal one-sided 2", 79.0, 26.0)])
@@ -101,28 +106,28 @@ def test_the_settings_of_a_method_are_one_line():
         "heal one-sided": [(80.0, 28.0), (79.0, 26.0)],
     }
     (axes,) = trade_off(found).axes
-    assert {line.get_label(): list(line.get_ydata()) for line in axes.lines}["vcd"] == [30.0, 25.0]
+    assert {line.get_label(): list(heights(line)) for line in axes.lines}["vcd"] == [30.0, 25.0]
     assert axes.yaxis_inverted()
 
 
 def test_a_trace_alone_is_an_answer_without_marks(trace):
     alone, marked = mix_over_tokens({"a": trace}), mix_over_tokens({"a": Marked(trace)})
-    lines = [figure.axes[0].lines[0].get_ydata() for figure in (alone, marked)]
-    np.testing.assert_array_equal(*lines)
+    one, other = (heights(figure.axes[0].lines[0]) for figure in (alone, marked))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_arguments_of_another_shape_are_explained(trace):
     for wrong, message in (
         (trace, "needs {name: trace"),
-        ({}, "with one or more"),
+        ({}, "not empty"),
         ({"a": [trace]}, "the answer 'a' must be a Trace or Marked.*, not list"),
         ({"a": Marked(trace, (-1,))}, "a mark at a step below 0"),
     ):
         with pytest.raises(ConfigError, match=message):
             as_marked(wrong)
-    with pytest.raises(ConfigError, match=r"no HeadType: .77"):
+    with pytest.raises(ConfigError, match=r"not a HeadType: .77"):
         head_map(np.array([[2, 77]], np.uint8))
-    with pytest.raises(ConfigError, match="no heads to draw"):
+    with pytest.raises(ConfigError, match="no heads to plot"):
         head_map(np.zeros((0, 3), np.uint8))
-    with pytest.raises(ConfigError, match="no figure to draw"):
+    with pytest.raises(ConfigError, match="nothing to plot"):
         quality_against_cost({})

@@ -9,9 +9,10 @@ from heal.bench.tasks.miniature import MiniChair, MiniPope
 from heal.errors import DataError
 from heal.methods import HEAL, VCD, Beam
 from heal.report.document import RUNS, Premise, document, gather, premise_file, write_premise
-from heal.report.stored_results import finished, keep, kept
+from heal.report.stored_results import load_finished, load_stored, store
 from heal.studies.drift import Separation
 from heal.vlm import VLM
+from tests.known import known
 
 DRIFT = Separation("α_vis of synergy heads", 30, 12, 0.5, 0.4, 0.66, 0.6, 0.7, math.nan)
 
@@ -61,7 +62,7 @@ def test_only_what_ended_is_told_and_the_rest_is_named(folder, figures, weights)
     missing = next(line for line in text.splitlines() if line.startswith("Not measured yet: "))
     assert set(missing[18:-1].split(", ")) == set(RUNS) - {"choice", "tuned-natural"}
     assert "| heal α=0.6 |" in text
-    assert "1 natural pictures; by POPE F1 plus object F1: **heal α=0.6**." in text
+    assert "1 natural images; the best by POPE F1 plus object F1 is **heal α=0.6**." in text
     assert "- vcd: `vcd`\n- heal: `heal:alpha=0.7,layers=0+1`\n" in text
     assert "| α_vis of synergy heads | 0.500 (30) | 0.400 (12) | 0.660 (0.600–0.700) | nan |" in text
     assert "| fork | 7 | 0.31 | 0.05 |" in text
@@ -92,9 +93,9 @@ def test_figures_of_another_model_are_left_out(folder, figures, weights, tmp_pat
 
 
 def test_what_is_kept_is_what_was_found(folder, tmp_path):
-    found = finished(folder / "choice")
-    keep(found, tmp_path / "choice.json")
-    again = kept(tmp_path / "choice.json")
+    found = known(load_finished(folder / "choice"))
+    store(found, tmp_path / "choice.json")
+    again = known(load_stored(tmp_path / "choice.json"))
     assert again.configuration == found.configuration
     for old, new in zip(found.summary.rows, again.summary.rows, strict=True):
         assert (new.task, new.method, new.answered, new.fired) == (old.task, old.method, old.answered, old.fired)
@@ -106,26 +107,26 @@ def test_what_is_kept_is_what_was_found(folder, tmp_path):
 
 
 def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
-    keep(finished(folder / "choice"), tmp_path / "choice.json")
-    there = kept(tmp_path / "choice.json")
+    store(known(load_finished(folder / "choice")), tmp_path / "choice.json")
+    there = known(load_stored(tmp_path / "choice.json"))
     pope, chair = MiniPope(count=1, split="validation"), MiniChair(count=1, split="validation")
     tasks = {"mini-pope": pope, "mini-chair": chair}
     methods = {"plain": None, "heal α=0.6": HEAL(alpha=0.6), "heal auto": HEAL(alpha=0.5)}
-    assert there.answers(tasks, methods)
-    assert not there.answers({"mini-pope": pope}, methods)
-    assert not there.answers(tasks | {"mini-pope": MiniPope(count=2, split="validation")}, methods)
-    assert not there.answers(tasks, methods | {"heal auto": HEAL(alpha=0.7)})
-    assert not there.answers(tasks, {"plain": None})
+    assert there.matches(tasks, methods)
+    assert not there.matches({"mini-pope": pope}, methods)
+    assert not there.matches(tasks | {"mini-pope": MiniPope(count=2, split="validation")}, methods)
+    assert not there.matches(tasks, methods | {"heal auto": HEAL(alpha=0.7)})
+    assert not there.matches(tasks, {"plain": None})
 
 
 def test_a_run_that_has_not_ended_is_not_kept(folder, tmp_path):
-    assert finished(folder / "tuning") is None
-    assert finished(tmp_path / "nothing") is None
-    assert kept(tmp_path / "nothing.json") is None
+    assert load_finished(folder / "tuning") is None
+    assert load_finished(tmp_path / "nothing") is None
+    assert load_stored(tmp_path / "nothing.json") is None
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '[{"configuration": {}}]', "[{}, 3]"])
 def test_a_file_that_is_something_else_is_refused(tmp_path, content):
     (tmp_path / "choice.json").write_text(content)
     with pytest.raises(DataError, match="delete it and measure again"):
-        kept(tmp_path / "choice.json")
+        load_stored(tmp_path / "choice.json")

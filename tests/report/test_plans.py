@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -6,9 +7,10 @@ from heal.bench.run.environment import weights_fingerprint
 from heal.bench.score.summary import Summary
 from heal.methods import HEAL
 from heal.report import plans
-from heal.report.stored_results import kept
-from heal.studies.comparison import STRENGTHS
+from heal.report.stored_results import load_stored
+from heal.studies.comparison import EMBEDDED_HEAL, STRENGTHS
 from heal.vlm import VLM
+from tests.known import known
 from tests.studies.test_comparison import row
 
 
@@ -35,14 +37,15 @@ def test_nothing_is_chosen_on_the_test_split():
     reported = [
         *(plan(d, 3) for d in ("natural", "counter") for plan in (plans.result, plans.questions)),
         plans.controls("natural", 3, HEAL(alpha=0.6)),
-        plans.rivals("natural", 3, None),
-        plans.rivals("natural", 3, {"heal": HEAL(alpha=0.6)}),
+        plans.baselines("natural", 3, None),
+        plans.baselines("natural", 3, {"heal": HEAL(alpha=0.6)}),
     ]
     assert {plan.split for plan in reported} == {"test"}
     names = [plan.name for plan in made + reported]
     assert len(set(names)) == len(names)
     assert all(next(iter(plan.methods)) == "plain" for plan in made + reported)
-    assert all(task.split == plan.split for plan in reported for task in plan.made_tasks().values())
+    tasks: list[tuple[str, Any]] = [(plan.split, task) for plan in reported for task in plan.create_tasks().values()]
+    assert all(task.split == split for split, task in tasks)
 
 
 def test_tuning_has_the_same_budget_for_all():
@@ -51,16 +54,16 @@ def test_tuning_has_the_same_budget_for_all():
 
 
 def test_the_headline_is_what_was_chosen():
-    there = kept(Path(__file__).parents[2] / "docs" / "results" / "choice.json")
-    assert there.weights == weights_fingerprint(VLM.embedded().model)
-    assert plans.equilibria()[plans.chosen_form(there.summary)] == plans.HEADLINE
+    there = load_stored(Path(__file__).parents[2] / "docs" / "results" / "choice.json")
+    assert known(there).weights == weights_fingerprint(VLM.embedded().model)
+    assert plans.equilibria()[plans.chosen_form(known(there).summary)] == EMBEDDED_HEAL
 
 
 def test_controls_differ_from_the_chosen_form_in_one_thing():
     chosen = HEAL(alpha=0.6)
     for name, method in plans.controls("counter", 3, chosen).methods.items():
         if name not in ("plain", "synergy heads"):
-            changed = {k for k, v in method.options().items() if v != chosen.options()[k]}
+            changed = {k for k, v in known(method).options().items() if v != known(chosen).options()[k]}
             assert changed in ({"heads"}, {"interval"})
 
 

@@ -7,7 +7,7 @@ import pytest
 from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary
 from heal.methods import available
-from heal.studies.comparison import STRENGTHS, best, csv_rows, lines, markdown, published
+from heal.studies.comparison import STRENGTHS, comparison_rows, csv_rows, markdown, published
 
 
 def row(task, method, headline="f1", higher=True, value=80.0, shift=None, fired=None, ratio=1.0, **more):
@@ -50,7 +50,7 @@ def summary():
 
 
 def test_a_line_gathers_the_tasks_of_a_method(summary):
-    plain, heal, idle = lines(summary)
+    plain, heal, idle = comparison_rows(summary)
     assert {h: i.value for h, i in plain.figures.items()} == {
         "POPE F1": 80.0,
         "POPE acc.": 79.0,
@@ -65,19 +65,19 @@ def test_a_line_gathers_the_tasks_of_a_method(summary):
 
 def test_time_is_of_the_longest_answers():
     rows = (replace(row("mini-pope", "x", ratio=50.0), mean_tokens=2.0), row("mini-chair", "x", ratio=1.5))
-    assert lines(Summary(Path("x"), rows))[0].time_ratio == 1.5
+    assert comparison_rows(Summary(Path("x"), rows))[0].time_ratio == 1.5
 
 
 def test_answers_of_a_word_tell_no_time():
     """A search goes on long after the two tokens that it ends with."""
     rows = (replace(row("mini-mme", "x", ratio=50.0), mean_tokens=2.0),)
-    (line,) = lines(Summary(Path("x"), rows))
+    (line,) = comparison_rows(Summary(Path("x"), rows))
     assert math.isnan(line.time_ratio)
     assert "| – | 1 MiB |" in markdown([line])
 
 
 def test_the_table_marks_differences_and_methods_without_effect(summary):
-    header, _, plain, heal, idle = markdown(lines(summary)).splitlines()
+    header, _, plain, heal, idle = markdown(comparison_rows(summary)).splitlines()
     assert header == "| method | POPE F1 | POPE acc. | CHAIR_s ↓ | Recall | time ratio | memory | fired |"
     assert plain == "| plain | 80.0 | 79.0 | 40.0 | 70.0 | 1.00 | 1 MiB | – |"
     assert "82.0 (+2.0*)" in heal
@@ -87,16 +87,10 @@ def test_the_table_marks_differences_and_methods_without_effect(summary):
 
 
 def test_every_figure_is_a_row_with_its_interval(summary):
-    rows = csv_rows(lines(summary))
+    rows = csv_rows(comparison_rows(summary))
     assert len(rows) == 12
     found = next(r for r in rows if (r["method"], r["figure"]) == ("heal", "CHAIR_s"))
     assert (found["value"], found["low"], found["high"], found["difference"]) == (36.0, 35.0, 37.0, -4.0)
-
-
-def test_the_best_setting_by_the_headline(summary):
-    assert best(summary, "mini-pope:count=2", ["plain", "heal", "idle"]) == "heal"
-    assert best(summary, "mini-chair", ["plain", "heal", "idle"]) == "heal"
-    assert best(summary, "mini-chair", ["plain", "idle"]) == "plain"
 
 
 def test_every_method_is_there_and_has_the_same_budget():

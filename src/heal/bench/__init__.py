@@ -1,4 +1,4 @@
-"""Benchmarks: what is asked, how an answer is read, and what a set of answers is worth."""
+"""Benchmarks: tasks, runs and scores."""
 
 from heal.bench.tasks.base import Sample, Task
 from heal.bench.tasks.catalogue import available_tasks, create

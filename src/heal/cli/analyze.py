@@ -1,28 +1,13 @@
-"""`heal analyze`: what kind of heads a model uses for one answer, without changing it."""
+"""`heal analyze`: head types and information of one answer of the unmodified model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heal.cli.common import (
-    EMBEDDED,
-    AllowIncomplete,
-    Alpha,
-    Device,
-    Dtype,
-    MaxNewTokens,
-    MethodText,
-    Model,
-    check_place,
-    check_prompt,
-    load,
-    method_from,
-    save_trace,
-)
+from heal.cli import common
 from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, say, show
 from heal.errors import ConfigError
 from heal.escape import one_line
@@ -36,36 +21,36 @@ LEGEND = "V visual, L language, S synergy, c causally redundant, i information r
 
 
 def analyze(
-    image: Annotated[str, typer.Argument(help="Path of a picture.")],
-    prompt: Annotated[str, typer.Argument(help="What to ask.")],
-    model: Model = EMBEDDED,
-    method: MethodText = "heal",
-    alpha: Alpha = None,
+    image: Annotated[str, typer.Argument(help="Path of an image.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt.")],
+    model: common.Model = common.EMBEDDED,
+    method: common.MethodText = "heal",
+    alpha: common.Alpha = None,
     form: FormatOption = None,
     as_json: AsJson = False,
-    trace: Annotated[Path | None, typer.Option(help="Save what was measured to this .safetensors file.")] = None,
-    max_new_tokens: MaxNewTokens = 64,
-    dtype: Dtype = "auto",
-    device: Device = None,
-    allow_incomplete: AllowIncomplete = False,
+    trace: common.TracePath = None,
+    max_new_tokens: common.MaxNewTokens = 64,
+    dtype: common.Dtype = "auto",
+    device: common.Device = None,
+    allow_incomplete: common.AllowIncomplete = False,
 ) -> None:
-    """Measure the heads while the plain model answers: types, information, drift token by token."""
+    """Analyse the attention heads while the unmodified model answers: head types and visual share per token."""
     from dataclasses import replace
 
     from heal.methods import HEAL
 
     output = chosen_format(form, as_json)
-    check_prompt(prompt)
+    common.check_prompt(prompt)
     if trace is not None:
-        check_place(trace, "the trace", folder=False)
-    chosen = method_from(method, alpha)
+        common.check_writable(trace, "the trace", folder=False)
+    chosen = common.method_from(method, alpha)
     if not isinstance(chosen, HEAL):
-        raise ConfigError(f"only heal analyses heads, not {chosen.name}")
-    vlm = load(model, dtype, device, allow_incomplete)
+        raise ConfigError(f"head analysis needs the method heal, not {chosen.name}")
+    vlm = common.load(model, dtype, device, allow_incomplete)
     measured = replace(chosen, calibrate=False)
     answer = vlm.generate(image, prompt, method=measured, trace=True, max_new_tokens=max_new_tokens, do_sample=False)
     if trace is not None:
-        save_trace(answer.trace, trace)
+        common.save_trace(answer.trace, trace)
     if output is Format.json:
         emit(summary(answer.trace))
     elif output is Format.csv:
@@ -92,7 +77,7 @@ def summary(trace: Trace) -> dict[str, Any]:
 
 
 def counts(trace: Trace) -> dict[str, int]:
-    """Heads of each type at the first token."""
+    """Number of heads of each type at the first token."""
     from heal.analysis.taxonomy import HeadType
 
     first = trace.types[0].ravel().tolist() if trace.steps else []
@@ -100,7 +85,7 @@ def counts(trace: Trace) -> dict[str, int]:
 
 
 def rows(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Every head at every token."""
+    """Type and visual share of every head at every token."""
     from heal.analysis.taxonomy import HeadType
 
     labels = {int(kind): kind.label for kind in HeadType}
@@ -113,7 +98,7 @@ def rows(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def layers(trace: Trace) -> list[tuple[str, str, str]]:
-    """Number, one letter per head, and mean share of the synergy heads of each layer at the first token."""
+    """For each layer at the first token: its index, one letter per head, and the mean α_vis of its synergy heads."""
     import numpy as np
 
     found = []
@@ -132,11 +117,11 @@ def layer_table(trace: Trace) -> Table:
 
 def token_table(trace: Trace) -> Table:
     cells = [(token.strip(), f"{share:.2f}") for token, share in zip(trace.tokens, trace.mean_alpha(), strict=True)]
-    return Table(("token", "α_vis of synergy heads"), cells, "visual share of the synergy heads, token by token")
+    return Table(("token", "α_vis of synergy heads"), cells, "visual share of the synergy heads, per token")
 
 
 def print_map(trace: Trace) -> None:
-    """One line for each layer, one letter for each head, at the first token."""
+    """Print one line per layer with one letter per head, at the first token."""
     if not trace.steps:
         return
     say(f"head types at the first token ({LEGEND}):")
@@ -145,7 +130,7 @@ def print_map(trace: Trace) -> None:
 
 
 def print_tokens(trace: Trace) -> None:
-    say("visual share of the synergy heads, token by token:")
+    say("visual share of the synergy heads per token:")
     for token, share in zip(trace.tokens, trace.mean_alpha().tolist(), strict=True):
         bar = "" if share != share else "█" * round(30 * share)
         say(f"  {share:5.2f} {bar:30s} {one_line(token)}")

@@ -1,4 +1,4 @@
-"""The application: its commands, its error line and its exit codes."""
+"""The command line application: commands, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 from heal.escape import LONGEST, one_line
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 an unexpected error; 2 bad input or options; 3 the model cannot be loaded or used;
+Exit codes: 0 success; 1 unexpected error; 2 invalid input or options; 3 the model cannot be loaded or used;
 4 finished, but some samples failed; 130 interrupted."""
 
 INTERRUPTED = 130
 
 DEBUG = "HEAL_DEBUG"
-"""Set in the environment, it shows where an error comes from."""
+"""Environment variable that enables tracebacks."""
 
-UsageError: Any = typer.BadParameter.__base__  # of typer's own copy of click, or of click itself
+UsageError: Any = typer.BadParameter.__base__  # of typer's vendored click, or of click itself
 
 app = typer.Typer(
     name="heal",
@@ -67,7 +67,7 @@ def _heal(
 
 
 def _add(command: Callable[..., None], name: str) -> None:
-    """With the whole first paragraph of its help in the list of commands."""
+    """Add a command with the first paragraph of its docstring as its short help."""
     paragraph = (inspect.getdoc(command) or "").partition("\n\n")[0]
     app.command(name, short_help=" ".join(paragraph.split()))(command)
 
@@ -78,10 +78,10 @@ for _command, _name in (
     (calibrate, "calibrate"),
     (check_method, "check-method"),
     (compare, "compare"),
-    (report, "report"),
     (speed, "speed"),
     (evaluate, "eval"),
     (lists, "list"),
+    (report, "report"),
 ):
     _add(_command, _name)
 app.add_typer(score, name="score")
@@ -89,19 +89,19 @@ app.add_typer(data, name="data")
 
 
 def main() -> None:
-    """A wrong input is one clear line on standard error, never a traceback."""
+    """Run the application. Errors are printed as one line on standard error, without a traceback."""
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", HealWarning)
     warnings.showwarning = _one_line
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # an encoding without α is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # do not fail if the encoding has no α
     try:
         refuse_repeated(typer.main.get_command(app), sys.argv[1:])
         code = app(prog_name="heal", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has read enough
+    except BrokenPipeError:  # the reader of the pipe has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
@@ -129,7 +129,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _explained(error: Exception) -> tuple[str, str, int]:
-    """What is wrong, what to do besides, and the exit code."""
+    """Error message, advice and exit code."""
     if isinstance(error, (ModelError, UnsupportedError)):
         return str(error), "", 3
     if isinstance(error, HealError):
@@ -138,16 +138,16 @@ def _explained(error: Exception) -> tuple[str, str, int]:
         command = error.ctx.command_path if error.ctx is not None else "heal"
         return error.format_message().rstrip("."), f" (see `{command} --help`)", 2
     if _out_of_memory(error):
-        return "out of memory", ": use fewer rows or tokens at once, or a smaller model", 1
+        return "out of memory", ": use a smaller batch, fewer tokens or a smaller model", 1
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{error.filename}: "
         return f"{place}{error.strerror}", "", 2
-    advice = f". This is a bug in heal: please report it with what {DEBUG}=1 in the environment shows"
+    advice = f". This is a bug in heal: please report it with the traceback that {DEBUG}=1 in the environment shows"
     return f"unexpected {type(error).__name__}: {error}", advice, 1
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Of Python, of torch on a GPU (a RuntimeError of its own), or of torch on a CPU (only the text says so)."""
+    """Whether memory ran out: in Python, in torch on a GPU, or in torch on a CPU (only its message tells)."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "not enough memory" in str(error)

@@ -1,4 +1,4 @@
-"""`heal calibrate`: the equilibrium of a model, measured on tokens that are known to be correct."""
+"""`heal calibrate`: measure the equilibrium of a model at correctly named objects."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heal.cli.common import (
-    EMBEDDED,
-    MOST_ROWS,
-    MOST_SCENES,
-    AllowIncomplete,
-    Device,
-    Dtype,
-    MaxNewTokens,
-    MethodText,
-    Model,
-    check_place,
-    load,
-)
+from heal.cli import common
 from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 from heal.cli.progress import progress
 from heal.errors import ConfigError
@@ -32,47 +20,47 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Model = EMBEDDED,
+    model: common.Model = common.EMBEDDED,
     pictures: Annotated[
         Path | None,
         typer.Option(
-            help='Lines of {"image": path, "objects": [COCO category, …]}. '
+            help='JSON Lines of {"image": path, "objects": [COCO category, …]}. '
             "Default: the validation split of the miniature world."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="The most pictures to use.")] = 200,
-    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("equilibrium.json"),
-    method: MethodText = "heal",
-    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Pictures at a time.")] = 16,
-    max_new_tokens: MaxNewTokens = 128,
+    limit: Annotated[int, typer.Option(min=1, max=common.MOST_SCENES, help="Maximum number of images.")] = 200,
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("equilibrium.json"),
+    method: common.MethodText = "heal",
+    batch_size: Annotated[int, typer.Option(min=1, max=common.MOST_ROWS, help="Images per batch.")] = 16,
+    max_new_tokens: common.MaxNewTokens = 128,
     form: FormatOption = None,
     as_json: AsJson = False,
-    dtype: Dtype = "auto",
-    device: Device = None,
-    allow_incomplete: AllowIncomplete = False,
+    dtype: common.Dtype = "auto",
+    device: common.Device = None,
+    allow_incomplete: common.AllowIncomplete = False,
 ) -> None:
-    """Measure the mix of every head where the model is right, for heal:alpha=auto and heal:alpha=profile."""
+    """Measure the visual share of every head at correct object names, for heal:alpha=auto and heal:alpha=profile."""
     from heal.methods import HEAL, parse
     from heal.methods.equilibrium import FEWEST
-    from heal.studies.own_mix import own_equilibrium
+    from heal.studies.equilibrium import measure_equilibrium
 
     output = chosen_format(form, as_json)
-    check_place(out, "the equilibrium", folder=False)
+    common.check_writable(out, "the equilibrium", folder=False)
     chosen = parse(method)
     if not isinstance(chosen, HEAL):
-        raise ConfigError(f"an equilibrium belongs to heal, not to {chosen.name}")
+        raise ConfigError(f"only heal has an equilibrium, not {chosen.name}")
     source, find, data = _source(pictures, limit)
-    vlm = load(model, dtype, device, allow_incomplete)
+    vlm = common.load(model, dtype, device, allow_incomplete)
     done = 0
 
     def advance() -> None:
         nonlocal done
         done += 1
-        report("describing pictures", done, len(source))
+        report("describing images", done, len(source))
 
-    with progress("pictures") as report:
-        report("describing pictures", 0, len(source))
-        found = own_equilibrium(
+    with progress("images") as report:
+        report("describing images", 0, len(source))
+        found = measure_equilibrium(
             vlm,
             source,
             replace(chosen, calibrate=False),
@@ -100,14 +88,14 @@ def calibrate(
         return emit_csv([facts])
     if output is Format.md:
         return show(Table(("", "value"), [(name, str(value)) for name, value in facts.items()]), output)
-    say(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correct names")
-    say(f"measured at {facts['correct_names']} correct of {facts['names']} names in {len(source)} pictures ({data})")
-    note(f"use it by --method heal:alpha=auto,profile={out} or heal:alpha=profile,profile={out}")
+    say(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correctly named objects")
+    say(f"measured at {facts['correct_names']} correct names of {facts['names']} in {len(source)} images ({data})")
+    note(f"use it with --method heal:alpha=auto,profile={out} or heal:alpha=profile,profile={out}")
 
 
 def _source(pictures: Path | None, limit: int) -> tuple[Sequence[Labelled], Find, str]:
     if pictures is not None:
-        from heal.studies.own_mix import coco_finder, labelled_files
+        from heal.studies.equilibrium import coco_finder, labelled_files
 
         return labelled_files(pictures)[:limit], coco_finder(), pictures.name
     from heal.world import World

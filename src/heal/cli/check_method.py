@@ -1,4 +1,4 @@
-"""`heal check-method`: the laws that every method has to keep, on a method of yours."""
+"""`heal check-method`: test a method of your own against the properties that every method must have."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from heal.errors import ConfigError
 def check_method(
     method: Annotated[str, typer.Argument(help="A method, as path/to/file.py:Name:option=value or by its name.")],
     neutral: Annotated[
-        str | None, typer.Option(help="Options with which the method should change nothing: strength=0.")
+        str | None, typer.Option(help="Options that should disable the method, such as strength=0.")
     ] = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Check on the embedded model instead of a small random one.")
     ] = False,
 ) -> None:
-    """Run the laws on a method: neutral strength, a row alone, honest counters, nothing remains."""
+    """Check a method: neutral options change nothing, rows are independent, counters are correct, no hook remains."""
     from heal.check_method import check_method as check
     from heal.methods import parse
     from heal.vlm import VLM
 
     chosen = parse(method)
-    still = parse(_with_options(method, neutral)) if neutral is not None else None
-    verdicts = check(chosen, still, VLM.embedded() if embedded else VLM.random())
+    disabled = parse(_with_options(method, neutral)) if neutral is not None else None
+    verdicts = check(chosen, disabled, VLM.embedded() if embedded else VLM.random())
     for verdict in verdicts:
         sign = {True: "ok", False: "FAILED", None: "not checked"}[verdict.holds]
         say(f"{sign:12} {verdict.law}" + (f" ({verdict.detail})" if verdict.detail else ""))
     if any(verdict.holds is False for verdict in verdicts):
-        raise ConfigError(f"{chosen.name} breaks a law")
+        raise ConfigError(f"{chosen.name} failed a check")
 
 
 def _with_options(text: str, options: str) -> str:
-    """The same method with more options."""
+    """Append options to a method string."""
     has_options = "=" in text.rpartition(":")[2]
     return f"{text}{',' if has_options else ':'}{options}"

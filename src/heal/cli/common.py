@@ -1,4 +1,4 @@
-"""What commands share: options and their bounds, loading with a note on standard error, files to write."""
+"""Options, model loading and path checks that several commands share."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="A checkpoint folder or hub name; 'embedded': the small model that comes with the package; "
-        "'random': a tiny untrained LLaVA.",
+        help="A checkpoint folder or Hub name, 'embedded' (the small model of this package) or 'random' (a tiny "
+        "untrained LLaVA).",
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
@@ -40,35 +40,42 @@ AllowIncomplete = Annotated[
     bool,
     typer.Option(
         "--allow-incomplete",
-        help="Load a checkpoint in which tensors are missing, left over or of another shape. The missing ones are "
-        "random, so figures mean nothing.",
+        help="Load a checkpoint even if tensors are missing, unexpected or of the wrong shape. Missing tensors are "
+        "random, so results are meaningless.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="Where to put the model: cpu, cuda, cuda:1 …")]
+Device = Annotated[str | None, typer.Option(help="Device of the model: cpu, cuda, cuda:1 …")]
 MethodText = Annotated[
     str,
     typer.Option(
         "--method", help="A method with its options: heal:interval=5,masking=zero. See `heal list methods`."
     ),
 ]
-Alpha = Annotated[float | None, typer.Option(help="Equilibrium of HEAL, in (0, 1). Default: the family's preset.")]
+Alpha = Annotated[
+    float | None, typer.Option(help="Equilibrium of HEAL, in (0, 1). Default: the preset of the model family.")
+]
 PrefixCache = Annotated[
     bool,
     typer.Option(
         "--prefix-cache",
-        help="Read each prompt once for all methods: the same answers but for rounding, in a fraction of the time "
-        "where they are short; what is kept counts in the memory of every method.",
+        help="Reuse the KV cache of each prompt for all methods. Answers are equal up to rounding, and runs with "
+        "short answers are much faster. The cache counts towards the memory of every method.",
     ),
 ]
-MaxNewTokens = Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="The most tokens of an answer.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Maximum number of tokens of an answer.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N samples of each task.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in this folder.")]
+TracePath = Annotated[
+    Path | None, typer.Option(help="Save the trace (head types and scores) to this .safetensors file.")
+]
 Seed = Annotated[
-    int, typer.Option(min=0, max=HIGHEST_SEED, help="Of sampling, of methods that draw, and of the bootstrap.")
+    int, typer.Option(min=0, max=HIGHEST_SEED, help="Seed for sampling, methods with random draws and the bootstrap.")
 ]
 
 
 def _renamed(given: str | None) -> None:
     if given is not None:
-        raise ConfigError("--images is now called --count: the number of pictures")
+        raise ConfigError("--images was renamed to --count: the number of images")
 
 
 OldImages = Annotated[str | None, typer.Option("--images", hidden=True, callback=_renamed)]
@@ -78,14 +85,14 @@ def load(model: str, dtype: str, device: str | None, allow_incomplete: bool = Fa
     if dtype not in DTYPES:
         raise ConfigError(f"dtype cannot be {dtype!r}: choose auto, float32, bfloat16 or float16")
     if device is not None and device.partition(":")[0] == "meta":
-        raise ConfigError("a model on the device 'meta' has no weights: choose cpu, cuda, cuda:1 …")
+        raise ConfigError("a model on device 'meta' has no weights: choose cpu, cuda, cuda:1 …")
     quiet()
     import torch
 
     from heal.vlm import VLM, existing_device, torch_dtype
 
     if model == RANDOM:
-        note("model: a tiny LLaVA with RANDOM weights. It has learned nothing, so its words mean nothing.")
+        note("model: a tiny LLaVA with RANDOM weights. It is untrained, so its answers are meaningless.")
         vlm = VLM.random()
         vlm.model.to(None if device is None else existing_device(device), torch_dtype(dtype, torch.float32))
         return vlm
@@ -95,7 +102,7 @@ def load(model: str, dtype: str, device: str | None, allow_incomplete: bool = Fa
 
 
 def quiet() -> None:
-    """No progress bars or hints of other libraries between our lines."""
+    """Disable progress bars and hints of other libraries."""
     from transformers import logging
 
     if "TRANSFORMERS_VERBOSITY" not in os.environ:
@@ -117,13 +124,13 @@ def method_from(text: str, alpha: float | None) -> Method:
 
 
 def check_prompt(prompt: str) -> None:
-    """Bytes of a command line that are no text arrive as halves of characters, which no tokenizer takes."""
+    """Refuse prompts with invalid UTF-8, which Python turns into lone surrogates that tokenizers reject."""
     if any("\ud800" <= sign <= "\udfff" for sign in prompt):
         raise PromptError("the prompt is not text in UTF-8")
 
 
-def check_place(path: Path, what: str, *, folder: bool) -> None:
-    """That something could be written there, before any work is done for it."""
+def check_writable(path: Path, what: str, *, folder: bool) -> None:
+    """Check that the path can be written, before any work is done."""
     try:
         nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
         if not folder and path.is_dir():
@@ -133,7 +140,7 @@ def check_place(path: Path, what: str, *, folder: bool) -> None:
         if not nearest.is_dir() and (folder or nearest != path):
             raise ConfigError(f"{what} cannot be written to {path}: {nearest} is not a folder")
         if not os.access(nearest, os.W_OK):
-            raise ConfigError(f"{what} cannot be written to {path}: writing to {nearest} is not allowed")
+            raise ConfigError(f"{what} cannot be written to {path}: {nearest} is not writable")
     except OSError as error:
         raise ConfigError(f"{what} cannot be written to {path}: {error.strerror}") from error
 

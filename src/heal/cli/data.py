@@ -1,4 +1,4 @@
-"""`heal data check`: what a folder of official benchmark data holds, and which version it is."""
+"""`heal data check`: report which official benchmark data is in a folder, and its versions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import typer
 from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, say, show
 from heal.errors import DataError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at benchmark data.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Inspect benchmark data.")
 
 
 @app.callback()
 def _data() -> None:
-    """Look at benchmark data."""
+    """Inspect benchmark data."""
 
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder with official data, in it or in folders below.")],
+    folder: Annotated[Path, typer.Argument(help="A folder with official data, directly or in subfolders.")],
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is found, which version it is, and how many of its images are there. Exit code 2 if some is broken."""
+    """Report benchmarks, versions and the number of images in a folder. Exit code 2 if data is broken."""
     from dataclasses import asdict
 
     from heal.bench.tasks.data_folder import survey

@@ -1,4 +1,4 @@
-"""The demonstration: the embedded model before a scene that defies its expectations, plain and with a method."""
+"""The demo of `heal run`: the embedded model describes an unlikely scene, plain and with a method."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heal.cli.common import EMBEDDED, check_place, load
+from heal.cli.common import EMBEDDED, check_writable, load
 from heal.cli.output import note, say
 from heal.cli.run import describe
 from heal.errors import ConfigError
 from heal.escape import visible
+from heal.extras import require
 
 if TYPE_CHECKING:
     from heal.generate import Answer
@@ -23,35 +24,36 @@ if TYPE_CHECKING:
     from heal.world import View
 
 SCENE = 0
-"""Of the validation split of the counter world."""
+"""Index in the validation split of the counter distribution."""
 MANY = 32
-"""Scenes that are counted besides: one proves nothing."""
+"""Number of further scenes to count hallucinations in."""
 ENLARGED = 4
 TOKENS = 128
 
 
 def announce(method: str, folder: Path) -> None:
-    """At once, before anything heavy is imported: what is going to happen, and where."""
-    check_place(folder, "the pictures", folder=True)
+    """Tell immediately, before slow imports, what the demo does and where it writes."""
+    check_writable(folder, "the images", folder=True)
     note(
-        f"demonstration: the small model of the package describes a drawn scene, plain and with {method}, "
-        f"then {MANY} more.\nPictures go to {folder}. About half a minute; loading …"
+        f"demo: the small model of this package describes a drawn scene, plain and with {method}, "
+        f"then {MANY} more.\nImages are written to {folder}. This takes about half a minute; loading …"
     )
 
 
 def demo(method: Method | None, folder: Path) -> None:
-    """Both answers with every made-up object marked, the drift of the synergy heads, and three pictures.
+    """Print both answers with hallucinated objects marked and the drift of the synergy heads, and write three images.
 
-    Without a method: HEAL in the form that was chosen for this model on the validation split.
+    The default method is HEAL with the settings chosen for this model on the validation split.
     """
+    require("matplotlib", "scipy")
     import torch
 
-    from heal.report.plans import HEADLINE
+    from heal.studies.comparison import EMBEDDED_HEAL
     from heal.studies.objects import PROMPT, label
     from heal.world import World
 
-    torch.set_num_threads(1)  # more do not help so small a model, and hinder it where a core is busy
-    method = method or HEADLINE
+    torch.set_num_threads(1)  # more threads do not speed up so small a model
+    method = method or EMBEDDED_HEAL
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     vlm = load(EMBEDDED, "auto", None)
@@ -63,46 +65,44 @@ def demo(method: Method | None, folder: Path) -> None:
         assert answer.trace is not None
         found[name] = (answer, label(0, answer.trace, view.objects))
     with _writing(folder):
-        picture = _write(view, found, folder)
-    say(f"picture: {picture}")
+        image = _write(view, found, folder)
+    say(f"image: {image}")
     say(f"it shows: {', '.join(sorted(view.objects))}")
-    say(f"asked: {PROMPT}\n")
+    say(f"prompt: {PROMPT}\n")
     for name, (answer, tokens) in found.items():
         wrong = [t for t in tokens if not t.correct]
-        print(f"{name}: {marked(answer, wrong)}")  # its colours are real
-        made_up = ", ".join(dict.fromkeys(t.category for t in wrong)) or "nothing"
-        say(
-            f"  made up: {made_up}; named rightly: {len({t.category for t in tokens if t.correct})} "
-            f"of {len(view.objects)}"
-        )
+        print(f"{name}: {marked(answer, wrong)}")  # contains colour codes
+        hallucinated = ", ".join(dict.fromkeys(t.category for t in wrong)) or "nothing"
+        correct = len({t.category for t in tokens if t.correct})
+        say(f"  hallucinated: {hallucinated}; correct: {correct} of {len(view.objects)} objects")
         say(f"  {drift(tokens)}\n")
     say(describe(found[method.name][0], found["plain"][0]))
     views = [world.scene(i) for i in range(MANY)]
-    say(f"one scene proves nothing; the first {MANY} of its kind (`heal report embedded` measures thousands):")
+    say(f"totals over the first {MANY} such scenes (docs/results.md has results on thousands):")
     for name, given in (("plain", None), (method.name, method)):
-        say(f"  {name}: {counted(vlm, views, given)}")
-    say(f"pictures: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
+        say(f"  {name}: {count_objects(vlm, views, given)}")
+    say(f"images: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
 
 
-def counted(vlm: VLM, views: list[View], method: Method | None) -> str:
-    """What is made up and what is named rightly in many scenes, in one line."""
+def count_objects(vlm: VLM, views: list[View], method: Method | None) -> str:
+    """Count hallucinated and correctly named objects over many scenes, in one line."""
     from heal.studies.objects import PROMPT
     from heal.world.mentions import mentions
 
-    pictures, prompts = [view.image for view in views], [PROMPT] * len(views)
-    answers = vlm.generate(pictures, prompts, method=method, max_new_tokens=TOKENS, do_sample=False)
+    images, prompts = [view.image for view in views], [PROMPT] * len(views)
+    answers = vlm.generate(images, prompts, method=method, max_new_tokens=TOKENS, do_sample=False)
     named = [{mention.category for mention in mentions(answer.text)} for answer in answers]
     wrong = [len(names - view.objects) for names, view in zip(named, views, strict=True)]
     right = sum(len(names & view.objects) for names, view in zip(named, views, strict=True))
-    there = sum(len(view.objects) for view in views)
+    present = sum(len(view.objects) for view in views)
     return (
-        f"{sum(wrong)} objects made up, in {sum(map(bool, wrong))} of {len(views)} descriptions; "
-        f"{right} of {there} named rightly"
+        f"{sum(wrong)} objects hallucinated in {sum(map(bool, wrong))} of {len(views)} descriptions; "
+        f"{right} of {present} objects correct"
     )
 
 
 def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
-    """The text with made-up names in red, or between signs where there are no colours."""
+    """The text with hallucinated names in red, or in [!…!] if the output has no colours."""
     from heal.world.mentions import mentions
 
     before, after = ("\x1b[1;31m", "\x1b[0m") if sys.stdout.isatty() else ("[!", "!]")
@@ -115,7 +115,7 @@ def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
 
 
 def drift(tokens: list[ObjectToken]) -> str:
-    """The visual share of the synergy heads at correct and at made-up names, in one line."""
+    """Mean visual share of the synergy heads at correct and at hallucinated names, in one line."""
     import numpy as np
 
     from heal.studies.drift import mean_alpha
@@ -124,20 +124,20 @@ def drift(tokens: list[ObjectToken]) -> str:
         values = [x for t in tokens if t.correct == correct and not np.isnan(x := mean_alpha(t))]
         return f"{np.mean(values):.2f}" if values else "–"
 
-    return f"visual share of the synergy heads: {mean(True)} at correct names, {mean(False)} at made-up ones"
+    return f"visual share of the synergy heads: {mean(True)} at correct names, {mean(False)} at hallucinated ones"
 
 
 def _write(view: View, found: dict[str, tuple[Answer, list[ObjectToken]]], folder: Path) -> Path:
-    """The picture, the map of head types, and the mix along both answers."""
+    """Write the scene, the map of head types and the plot of the visual share in both answers."""
     from heal.plots import head_map, mix_over_tokens, save
 
     size = (view.image.width * ENLARGED, view.image.height * ENLARGED)
-    view.image.resize(size).save(picture := folder / "scene.png")
+    view.image.resize(size).save(image := folder / "scene.png")
     answers = {name: _marks(*pair) for name, pair in found.items()}
     trace = answers["plain"].trace
     save(head_map(trace.types[0], "Head types at the first token"), folder / "heads.png")
     save(mix_over_tokens(answers), folder / "mix.png")
-    return picture
+    return image
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"the pictures cannot be written to {folder}: {error.strerror}") from error
+        raise ConfigError(f"the images cannot be written to {folder}: {error.strerror}") from error
 
 
 def _marks(answer: Answer, tokens: list[ObjectToken]) -> Marked:

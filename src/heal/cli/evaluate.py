@@ -1,4 +1,4 @@
-"""`heal eval`: benchmarks with several methods, in a run folder that can be resumed."""
+"""`heal eval`: run benchmarks with several methods in a resumable run folder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import (
-    EMBEDDED,
-    MOST_ROWS,
-    MOST_TOKENS,
-    AllowIncomplete,
-    Device,
-    Dtype,
-    Model,
-    PrefixCache,
-    Seed,
-    check_place,
-    load,
-)
+from heal.cli import common
 from heal.cli.output import AsJson, FormatOption, chosen_format, note
 from heal.cli.progress import progress
 
@@ -29,56 +17,59 @@ if TYPE_CHECKING:
     from heal.bench.run.answering import Progress, Watch
 
 FAILED = 4
-"""Exit code of a run that finished, but in which some samples failed."""
+"""Exit code of a run that finished with failed samples."""
 
 
 def evaluate(
     task: Annotated[
-        list[str], typer.Argument(help="Benchmarks, with options as mini-pope:count=20. See `heal list tasks`.")
+        list[str], typer.Argument(help="Benchmarks with options, such as mini-pope:count=20. See `heal list tasks`.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder of this run. It must be new, or resumed.")],
-    model: Model = EMBEDDED,
+    out: Annotated[Path, typer.Option(help="Folder of the run. It must not exist unless --resume is given.")],
+    model: common.Model = common.EMBEDDED,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Methods with their options, by commas or again: plain,heal:alpha=0.5,interval=5. `plain` is the "
-            "model as it is; the others are compared with the first. Default: plain,heal."
+            help="Methods with options, separated by commas or as repeated options: plain,heal:alpha=0.5,interval=5. "
+            "`plain` is the unmodified model. The others are compared with the first. Default: plain,heal."
         ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of official data.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many samples of each task.")] = None,
-    seed: Seed = 0,
+    data: Annotated[Path | None, typer.Option(help="Folder of official data.")] = None,
+    limit: common.Limit = None,
+    seed: common.Seed = 0,
     batch_size: Annotated[
         int,
         typer.Option(
-            min=1, max=MOST_ROWS, help="Samples answered at once; with do_sample=true each is answered alone."
+            min=1, max=common.MOST_ROWS, help="Samples per batch; with do_sample=true each is answered alone."
         ),
     ] = 16,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_TOKENS, help="The most tokens of an answer. Default: as each task has it."),
+        typer.Option(
+            min=1, max=common.MOST_TOKENS, help="Maximum number of tokens of an answer. Default: set by the task."
+        ),
     ] = None,
     generate: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of generate(): num_beams=3, do_sample=true …")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Options of generate(): num_beams=3, do_sample=true …"),
     ] = None,
-    prefix_cache: PrefixCache = False,
+    prefix_cache: common.PrefixCache = False,
     skip_missing: Annotated[
         bool,
-        typer.Option("--skip-missing", help="Leave out samples whose images are missing; the tables say how many."),
+        typer.Option("--skip-missing", help="Skip samples whose images are missing; the tables report the number."),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish the run in this folder.")] = False,
+    resume: common.Resume = False,
     form: FormatOption = None,
     as_json: AsJson = False,
-    dtype: Dtype = "auto",
-    device: Device = None,
-    allow_incomplete: AllowIncomplete = False,
+    dtype: common.Dtype = "auto",
+    device: common.Device = None,
+    allow_incomplete: common.AllowIncomplete = False,
 ) -> None:
-    """Answer benchmarks with several methods: figures with intervals, cost, and whether a method did anything.
+    """Run benchmarks with several methods: figures with intervals, cost, and how often each method was active.
 
-    Exit code 4 if the run finished but some samples failed. `accelerate launch -m heal eval …` shares the work.
+    Exit code 4 if the run finished but some samples failed. `accelerate launch -m heal eval …` distributes the work.
     """
     output = chosen_format(form, as_json)
-    check_place(out, "the run", folder=True)
+    common.check_writable(out, "the run", folder=True)
     from heal.bench.run.names import methods_from, tasks_from
     from heal.bench.run.plan import chosen
     from heal.bench.run.runner import Settings, run
@@ -90,16 +81,16 @@ def evaluate(
     decoding = parse_options(generate or [])
     settings = Settings(limit, seed, batch_size, max_new_tokens, decoding, prefix_cache, skip_missing)
     if settings.sampled and batch_size > 1:
-        note("sampling: each sample is answered alone, from a seed of its own, so the batch size does not matter")
+        note("sampling: each sample is answered alone with its own seed, so the batch size is ignored")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)
-    with_images(chosen(tasks, limit), skip_missing)  # before minutes are spent on loading the model
+    with_images(chosen(tasks, limit), skip_missing)  # check before loading the model, which may take minutes
     shard = Shard.current()
     try:
-        vlm = load(model, dtype, device or shard.device, allow_incomplete)
+        vlm = common.load(model, dtype, device or shard.device, allow_incomplete)
         with bar(shard.main) as watch:
             summary = run(vlm, tasks, methods, out, settings, resume=resume, watch=watch, shard=shard)
     except KeyboardInterrupt:
-        note(f"what was answered is in {out}: the same command with --resume goes on")
+        note(f"finished answers are in {out}: run the same command with --resume to continue")
         raise
     finally:
         shard.close()
@@ -112,7 +103,7 @@ def evaluate(
 
 @contextmanager
 def bar(shown: bool) -> Iterator[Watch]:
-    """Answers made, their rate and the time left, on standard error."""
+    """Show the number of answers, their rate and the remaining time on standard error."""
     with progress("answers", shown) as report:
 
         def watch(now: Progress) -> None:

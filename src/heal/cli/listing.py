@@ -19,14 +19,14 @@ class What(StrEnum):
 
 
 def lists(
-    what: Annotated[What, typer.Argument(help="models, methods or tasks")],
+    what: Annotated[What, typer.Argument(help="What to list.")],
     options: Annotated[
-        bool, typer.Option("--options", help="With methods and tasks: every option, its default and meaning.")
+        bool, typer.Option("--options", help="Describe every option of the methods or tasks.")
     ] = False,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """The architectures that work, the methods with their options, or the benchmarks with theirs."""
+    """List the supported architectures, the methods or the benchmarks."""
     output = chosen_format(form, as_json)
     found = {What.models: _models, What.methods: _methods, What.tasks: _tasks}[what](options)
     if output is Format.json:
@@ -41,7 +41,7 @@ def lists(
 
 
 def _flat(found: Entries) -> Entries:
-    """One row for each option."""
+    """One row per option."""
     return [{"of": entry["name"], **option} for entry in found for option in entry["options"]]
 
 
@@ -81,7 +81,7 @@ def _options(kind: Any, wanted: bool) -> dict[str, Any]:
 
     from heal.methods.options import options_of
 
-    # the folder of the data has an option of its own on the command line
+    # the data folder has its own option on the command line
     return {"options": [asdict(o) for o in options_of(kind) if o.name != "data"]} if wanted else {}
 
 

@@ -1,4 +1,4 @@
-"""What commands print: text from outside made safe, and tables for a person or a program."""
+"""Printing: sanitised text, and tables for people or programs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from heal.errors import ConfigError
 from heal.escape import json_text, markdown_cell, visible
 from heal.json_values import json_values
 
-NARROWEST = 40
+MIN_WIDTH = 40
 BORDER = 3
-"""What a column takes besides its text."""
+"""Width of a column besides its text."""
 
 
 class Format(StrEnum):
@@ -32,13 +32,13 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="table (default), md (Markdown), csv or json: how to print it.")
+    Format | None, typer.Option("--format", help="Output format: table (default), md (Markdown), csv or json.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def chosen_format(given: Format | None, as_json: bool) -> Format:
-    """`--json` is short for `--format json`."""
+    """Resolve `--format`; `--json` is short for `--format json`."""
     if as_json and given not in (None, Format.json):
         raise ConfigError(f"--json and --format {given} contradict each other: give one of them")
     return Format.json if as_json else given or Format.table
@@ -46,27 +46,27 @@ def chosen_format(given: Format | None, as_json: bool) -> Format:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below headings."""
+    """A table of strings."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
     leading: int = 1
-    """Columns that say what a row is about: repeated where a table is too wide to be printed in one piece."""
+    """Number of leading columns that are repeated if the table is too wide and has to be split."""
 
 
 def say(text: object = "") -> None:
-    """A line on standard output."""
+    """Print a line to standard output."""
     print(visible(text))
 
 
 def note(text: object) -> None:
-    """For a person, so never on standard output."""
+    """Print a message to standard error, so that standard output only has results."""
     print(visible(text), file=sys.stderr, flush=True)
 
 
 def emit(value: dict[str, Any]) -> None:
-    """One JSON object, exact, in whatever encoding standard output has."""
+    """Print one JSON object, exactly, in any encoding of standard output."""
     content = json_values(value)
     text = json_text(json.dumps(content, ensure_ascii=False))
     try:
@@ -77,7 +77,7 @@ def emit(value: dict[str, Any]) -> None:
 
 
 def emit_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """One table with a line of headings; what is unknown is empty. Exact, except in a terminal."""
+    """Print rows as CSV with a header; unknown values are empty. In a terminal, control characters are escaped."""
     found = [{key: _cell(value) for key, value in row.items()} for row in rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for row in found for key in row)), lineterminator="\n")
@@ -87,7 +87,7 @@ def emit_csv(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def show(table: Table, form: Format = Format.table) -> None:
-    """For a terminal, or as Markdown."""
+    """Print a table for a terminal or as Markdown."""
     if table.title:
         say(f"**{markdown_cell(table.title)}**\n" if form is Format.md else table.title)
     print(markdown(table) if form is Format.md else drawn(table, width()))
@@ -100,12 +100,12 @@ def markdown(table: Table) -> str:
 
 
 def width() -> int:
-    """Columns of the terminal; COLUMNS, or 80, where there is none."""
-    return max(NARROWEST, shutil.get_terminal_size((80, 24)).columns)
+    """Width of the terminal; without one, COLUMNS or 80."""
+    return max(MIN_WIDTH, shutil.get_terminal_size((80, 24)).columns)
 
 
 def drawn(table: Table, columns: int) -> str:
-    """With borders. What does not fit is stacked or wrapped, never cut."""
+    """Draw a table with borders. Wide tables are split or wrapped, never truncated."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -126,7 +126,7 @@ def drawn(table: Table, columns: int) -> str:
 
 
 def _wrapped(text: str, columns: int) -> str:
-    """Broken after signs that part a name, where it has to be broken."""
+    """Wrap text after separators."""
     lines = [""]
     for piece in re.split(r"(?<=[,:+/ ])", text):
         if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > columns:
@@ -136,7 +136,7 @@ def _wrapped(text: str, columns: int) -> str:
 
 
 def _widths(table: Table, columns: int) -> list[int]:
-    """Of each column: as wide as its longest cell; what rows are called is wrapped where it would take too much."""
+    """Column widths: the longest cell of each column. Leading columns are wrapped if they are too wide."""
     from rich.cells import cell_len
 
     most = max(1, (columns - 1) // 3 - BORDER) if table.leading == 1 else max(1, (columns - 1) // 4 - BORDER)
@@ -149,15 +149,15 @@ def _widths(table: Table, columns: int) -> list[int]:
 
 
 def _blocks(widths: Sequence[int], leading: int, columns: int) -> list[list[int]]:
-    """Columns that fit beside each other, each time after the leading ones."""
+    """Split columns into blocks that fit the width, each starting with the leading columns."""
     head = list(range(leading))
-    room = columns - 1 - sum(widths[i] + BORDER for i in head)
+    available = columns - 1 - sum(widths[i] + BORDER for i in head)
     blocks: list[list[int]] = []
     left = 0
     for index in range(leading, len(widths)):
         if not blocks or widths[index] + BORDER > left:
             blocks.append([*head])
-            left = room
+            left = available
         blocks[-1].append(index)
         left -= widths[index] + BORDER
     return blocks or [head]

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a bar in a terminal, plain lines in a file."""
+"""Progress on standard error: a bar in a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from heal.cli.output import note
 from heal.escape import one_line
 
 PAUSE = 10.0
-"""Seconds after which a line is written even if little was done."""
+"""Maximum seconds between two lines."""
 PARTS = 10
 
 Report = Callable[[str, int, int], None]
-"""What is being done, how much of it, of how much."""
+"""Called with a description, the number of finished items and the total."""
 
 
 @dataclass
-class Lines:
-    """A line at every tenth of the work, and every ten seconds in between."""
+class PlainProgress:
+    """Writes a line for every tenth of the work and at least every ten seconds."""
 
     unit: str
     write: Callable[[str], None] = note
     clock: Callable[[], float] = time.monotonic
     _start: float | None = field(default=None, init=False)
     _before: int = field(default=0, init=False)
-    """What was there already: it says nothing about the rate."""
+    """Items finished before the start, which do not count towards the rate."""
     _last: tuple[float, int] = field(default=(0.0, 0), init=False)
 
     def report(self, what: str, done: int, total: int) -> None:
@@ -54,11 +54,11 @@ class Lines:
 
 @contextmanager
 def progress(unit: str, shown: bool = True) -> Iterator[Report]:
-    """Call what it gives whenever something was done."""
+    """Yield a function that reports progress."""
     if not shown:
         yield lambda what, done, total: None
     elif not sys.stderr.isatty():
-        yield Lines(unit).report
+        yield PlainProgress(unit).report
     else:
         with _bar(unit) as report:
             yield report

@@ -1,4 +1,4 @@
-"""Options that are given twice: click takes the last without a word."""
+"""Refuse options that are given twice, because click silently uses the last one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heal.errors import ConfigError
 
 
 def refuse_repeated(command: Any, words: Sequence[str]) -> None:
-    """Look at the words of a command line as click will, and refuse an option that comes again."""
+    """Parse a command line as click does and refuse repeated options."""
     seen: set[str] = set()
     left = iter(words)
     for word in left:
@@ -29,7 +29,7 @@ def refuse_repeated(command: Any, words: Sequence[str]) -> None:
 
 
 def _option(command: Any, word: str) -> tuple[Any, bool]:
-    """The option that a word names, and whether its value is the next word."""
+    """The option named by a word, and whether its value is the next word."""
     name, equals, _ = word.partition("=")
     for parameter in command.params:
         names = [*getattr(parameter, "opts", ()), *getattr(parameter, "secondary_opts", ())]

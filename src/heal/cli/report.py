@@ -1,113 +1,152 @@
-"""`heal report`: the results of the embedded model, run by run, as one document."""
+"""`heal report` (for maintainers): measure the embedded model and write docs/results.md."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import EMBEDDED, MOST_ROWS, MOST_SCENES, OldImages, check_place, load
+from heal.cli.common import EMBEDDED, MOST_ROWS, MOST_SCENES, OldImages, check_writable, load
 from heal.cli.output import note, say
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
     from heal.bench.score.summary import Summary
+    from heal.methods import HEAL
+    from heal.report.document import Findings
     from heal.report.plans import Plan
     from heal.vlm import VLM
 
-
 NONE = "none"
-PARTS = ("premise", "validation", "natural", "counter", "methods")
+DISTRIBUTIONS = ("natural", "counter")
+PARTS = ("premise", "validation", *DISTRIBUTIONS, "methods")
 
 
 def report(
-    subject: Annotated[str, typer.Argument(help="What to report on: embedded.")] = EMBEDDED,
-    out: Annotated[Path, typer.Option(help="The folder of the runs; a stopped report goes on where it was.")] = Path(
+    subject: Annotated[str, typer.Argument(help="The model to report on: embedded.")] = EMBEDDED,
+    out: Annotated[Path, typer.Option(help="Folder of the runs. An interrupted report is resumed.")] = Path(
         "runs/embedded"
     ),
     to: Annotated[Path, typer.Option(help="The document to write.")] = Path("docs/results.md"),
-    count: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Test pictures of each distribution.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Test images per distribution.")] = 1000,
     fewer: Annotated[
-        int, typer.Option(min=1, max=MOST_SCENES, help="Test pictures for controls and other methods.")
+        int, typer.Option(min=1, max=MOST_SCENES, help="Test images for controls and other methods.")
     ] = 500,
-    validation: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Validation pictures.")] = 300,
-    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Samples answered at once.")] = 128,
+    validation: Annotated[int, typer.Option(min=1, max=MOST_SCENES, help="Validation images.")] = 300,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Samples per batch.")] = 128,
     parts: Annotated[
         str,
         typer.Option(
-            help="Which runs to make, by commas, so that several processes can share a report; none to write the "
-            "document again. It tells what has been measured so far, here or earlier, of this very model."
+            help="Comma-separated list of the runs to make, so that several processes can share a report; none to "
+            "write the document from the stored results of this model."
         ),
     ] = ",".join(PARTS),
     images: OldImages = None,
 ) -> None:
-    """Measure the plain model, HEAL in all its forms and its rivals on the embedded model, and write it down.
+    """For maintainers: measure all methods on the embedded model and write docs/results.md.
 
-    What is beside the document already, of this very model, is not measured again: delete it there to have it anew.
+    Stored results of the same model are reused. Delete their files next to the document to measure them again.
     """
-    from heal.atomic_write import atomic_write
     from heal.bench.run.environment import weights_fingerprint
-    from heal.methods import HEAL
-    from heal.plots.cost import panels, quality_against_cost
-    from heal.plots.figure import save
-    from heal.plots.trade import curves, trade_off
-    from heal.report import plans
-    from heal.report.document import DRAWINGS, document, gather, premise, premise_file, write_premise
-    from heal.report.stored_results import SUFFIX, kept
-    from heal.studies.comparison import lines
+    from heal.report.document import gather
 
     if subject != EMBEDDED:
         raise ConfigError(f"there is no report on {subject!r}: only embedded")
     wanted = wanted_parts(parts)
-    check_place(out, "the runs", folder=True)
-    check_place(to, "the document", folder=False)
+    check_writable(out, "the runs", folder=True)
+    check_writable(to, "the document", folder=False)
     vlm = load(EMBEDDED, "auto", None)
-
     figures, weights = to.with_suffix(""), weights_fingerprint(vlm.model)
+    _measure(_Experiments(vlm, out, figures, weights, batch_size), wanted, count, fewer, validation)
+    found = gather(out, figures, weights)
+    if not found.runs and not found.drifts:
+        raise ConfigError(f"there are no results yet, neither in {out} nor in {figures}: omit --parts")
+    _write(found, to, figures)
+    say(f"written: {to}, with all figures in {figures}")
 
-    def done(plan: Plan) -> Summary:
-        """Measured now, or before on this very model."""
-        there = kept(figures / f"{plan.name}{SUFFIX}")
-        if there is not None and there.weights == weights and there.answers(plan.made_tasks(), plan.methods):
-            return there.summary
-        return _run(vlm, plan, out, batch_size)
 
-    def chosen() -> HEAL:
-        best = plans.chosen_form(done(plans.choice(validation)))
+@dataclass(frozen=True)
+class _Experiments:
+    """Runs plans on one model, unless their results are stored already."""
+
+    vlm: VLM
+    out: Path
+    figures: Path
+    weights: str
+    batch_size: int
+
+    def result(self, plan: Plan) -> Summary:
+        """The stored summary of a plan for the same weights, or the summary of a new run."""
+        from heal.report.stored_results import SUFFIX, load_stored
+
+        stored = load_stored(self.figures / f"{plan.name}{SUFFIX}")
+        if stored and stored.weights == self.weights and stored.matches(plan.create_tasks(), plan.methods):
+            return stored.summary
+        return self._run(plan)
+
+    def chosen_form(self, validation: int) -> HEAL:
+        """The form of HEAL that is best on the validation split."""
+        from heal.methods import HEAL
+        from heal.report import plans
+
+        best = plans.chosen_form(self.result(plans.choice(validation)))
         note(f"chosen on the validation split: {best}")
         method = plans.equilibria()[best]
         assert isinstance(method, HEAL)
         return method
 
+    def _run(self, plan: Plan) -> Summary:
+        from heal.bench.run.runner import Settings, run
+        from heal.cli.evaluate import bar
+
+        note(f"{plan.name}: {len(plan.methods)} methods on {', '.join(plan.tasks)}, {plan.images} images")
+        settings, folder = Settings(batch_size=self.batch_size, prefix_cache=True), self.out / plan.name
+        with bar(True) as watch:
+            return run(self.vlm, plan.create_tasks(), plan.methods, folder, settings, resume=True, watch=watch)
+
+
+def _measure(experiments: _Experiments, wanted: list[str], count: int, fewer: int, validation: int) -> None:
+    """Make the wanted runs. Settings are chosen on the validation split only."""
+    from heal.report import plans
+    from heal.report.document import premise, premise_file, write_premise
+
     if "premise" in wanted:
-        for distribution in ("natural", "counter"):
-            drift = premise(vlm, "validation", distribution, validation)
-            write_premise(drift, premise_file(figures, distribution))
+        for distribution in DISTRIBUTIONS:
+            drift = premise(experiments.vlm, "validation", distribution, validation)
+            write_premise(drift, premise_file(experiments.figures, distribution))
     if "validation" in wanted:
-        done(plans.safety(validation))
-        done(plans.choice(validation))
-    for distribution in (d for d in ("natural", "counter") if d in wanted):
-        done(plans.result(distribution, count))
-        done(plans.questions(distribution, count))
-        done(plans.controls(distribution, fewer, chosen()))
+        experiments.result(plans.safety(validation))
+        experiments.result(plans.choice(validation))
+    for distribution in (d for d in DISTRIBUTIONS if d in wanted):
+        experiments.result(plans.result(distribution, count))
+        experiments.result(plans.questions(distribution, count))
+        experiments.result(plans.controls(distribution, fewer, experiments.chosen_form(validation)))
     if "methods" in wanted:
-        settings = plans.tuned(done(plans.tuning(validation)))
-        done(plans.rivals("natural", fewer, None))
-        done(plans.rivals("natural", fewer, settings))
-    found = gather(out, figures, weights)
-    if not found.runs and not found.drifts:
-        raise ConfigError(f"nothing has been measured yet, neither in {out} nor in {figures}: leave --parts out")
-    drawn = {"published-natural": lambda t: quality_against_cost(panels(t)), "tuning": lambda t: trade_off(curves(t))}
-    for name, (file, _) in DRAWINGS.items():
+        settings = plans.tuned(experiments.result(plans.tuning(validation)))
+        experiments.result(plans.baselines("natural", fewer, None))
+        experiments.result(plans.baselines("natural", fewer, settings))
+
+
+def _write(found: Findings, to: Path, figures: Path) -> None:
+    """Write the plots and the document."""
+    from heal.atomic_write import atomic_write
+    from heal.plots.cost import panels, quality_against_cost
+    from heal.plots.figure import save
+    from heal.plots.trade import curves, trade_off
+    from heal.report.document import PLOTS, document
+    from heal.studies.comparison import comparison_rows
+
+    draw = {"published-natural": lambda t: quality_against_cost(panels(t)), "tuning": lambda t: trade_off(curves(t))}
+    for name, (file, _) in PLOTS.items():
         if name in found.runs:
-            save(drawn[name](lines(found.runs[name].summary)), figures / file)
+            save(draw[name](comparison_rows(found.runs[name].summary)), figures / file)
     atomic_write(to, document(found))
-    say(f"written: {to}, with every figure in {figures}")
 
 
 def wanted_parts(text: str) -> list[str]:
-    """Of the parts that there are, by commas; `none` stands alone."""
+    """Parse the comma-separated parts; `none` stands alone."""
     words = [part.strip() for part in text.split(",") if part.strip()]
     if words == [NONE]:
         return []
@@ -118,13 +157,3 @@ def wanted_parts(text: str) -> list[str]:
     if not words:
         raise ConfigError(f"--parts is empty: choose from {', '.join(PARTS)}, or {NONE} to measure nothing")
     return words
-
-
-def _run(vlm: VLM, plan: Plan, out: Path, batch_size: int) -> Summary:
-    from heal.bench.run.runner import Settings, run
-    from heal.cli.evaluate import bar
-
-    note(f"{plan.name}: {len(plan.methods)} methods on {', '.join(plan.tasks)}, {plan.images} pictures")
-    with bar(True) as watch:
-        settings = Settings(batch_size=batch_size, prefix_cache=True)
-        return run(vlm, plan.made_tasks(), plan.methods, out / plan.name, settings, resume=True, watch=watch)

@@ -1,4 +1,4 @@
-"""`heal score`: what answers are worth that some other program made."""
+"""`heal score`: score a run again, or answers of other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lemmatizer(StrEnum):
 
 
 class _Group(TyperGroup):
-    """`heal score FOLDER` means `heal score run FOLDER`, if there is such a command."""
+    """Makes `heal score FOLDER` an alias of `heal score run FOLDER`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and RUN in self.commands:
@@ -34,30 +34,29 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group, no_args_is_help=True, rich_markup_mode=None, help="Score answers that some other program made."
+    cls=_Group, no_args_is_help=True, rich_markup_mode=None, help="Score a run, or answers of other programs."
 )
 
 ParserText = Annotated[
-    Parser, typer.Option(help="official: as the official script reads answers; strict: what is unclear is wrong.")
+    Parser, typer.Option(help="official: parse as the official script; strict: unclear answers are wrong.")
 ]
 
 
 @app.command()
 def run(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run of `heal eval`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a run of `heal eval`.")],
     judge: Annotated[
-        str | None, typer.Option(help="Name of the judge, for tasks that need one; OPENAI_BASE_URL is where it is.")
+        str | None,
+        typer.Option(help="Model name of the judge, for tasks that need one; OPENAI_BASE_URL is its address."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            help="The method that the others are compared with, by its name in the run. Default: the first."
-        ),
+        typer.Option(help="Name of the method that the others are compared with. Default: the first of the run."),
     ] = None,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the answers of a run anew, without its model. `heal score FOLDER` is the same."""
+    """Parse and score the answers of a run again, without its model. `heal score FOLDER` is the same."""
     from contextlib import nullcontext
 
     from heal.bench.run.folder import Folder
@@ -68,29 +67,29 @@ def run(
     output = chosen_format(form, as_json)
     asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / "judge")
     with asked as ask:
-        # scores.json is about the first method
+        # scores.json always compares with the first method
         summary = rescore(folder, ask) if against is None else summarise(Folder(folder), ask, against=against)
     print_summary(summary, output)
 
 
 @app.command()
 def chair(
-    captions: Annotated[Path, typer.Option(help='JSON lines or array of {"image_id", "caption"}.')],
-    objects: Annotated[Path, typer.Option(help="JSON {image id: [category, …]}: what the images show.")],
+    captions: Annotated[Path, typer.Option(help='JSON Lines or array of {"image_id", "caption"}.')],
+    objects: Annotated[Path, typer.Option(help="JSON {image id: [category, …]}: the objects in the images.")],
     synonyms: Annotated[
-        Path | None, typer.Option(help="The official list of synonyms. Default: the package's own table.")
+        Path | None, typer.Option(help="The official list of synonyms. Default: the table of this package.")
     ] = None,
     complete_sentences: Annotated[
         bool, typer.Option("--complete-sentences", help="Drop the last incomplete sentence (captions of 64 tokens).")
     ] = False,
     lemmatizer: Annotated[
         Lemmatizer,
-        typer.Option(help="rules: needs no data; nltk: POS tags and WordNet, as published figures (needs NLTK)."),
+        typer.Option(help="rules: needs no data; nltk: POS tags and WordNet, as in published figures (needs NLTK)."),
     ] = Lemmatizer.rules,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """CHAIR: objects that captions name and images do not show."""
+    """CHAIR: objects that captions mention but images do not show."""
     from heal.bench.tasks.chair import score_files
 
     output = chosen_format(form, as_json)
@@ -100,13 +99,13 @@ def chair(
 
 @app.command()
 def pope(
-    answers: Annotated[Path, typer.Option(help="JSON lines or array of {question_id, text or answer}.")],
-    questions: Annotated[Path, typer.Option(help="The official questions of one split.")],
+    answers: Annotated[Path, typer.Option(help="JSON Lines or array of {question_id, text or answer}.")],
+    questions: Annotated[Path, typer.Option(help="Official question file of one split.")],
     parser: ParserText = Parser.official,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """POPE: yes or no, matched by question_id."""
+    """POPE: yes/no answers, matched by question_id."""
     from heal.bench.tasks.pope import score_files
 
     output = chosen_format(form, as_json)
@@ -117,19 +116,19 @@ def pope(
 @app.command()
 def mme(
     answers: Annotated[
-        Path, typer.Option(help="A folder with one .txt a subtask: image, question, truth, response.")
+        Path, typer.Option(help="A folder with one .txt file per subtask: image, question, truth, response.")
     ],
     parser: ParserText = Parser.official,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """MME: accuracy, accuracy of pairs and score of each subtask, and the sums of its groups."""
+    """MME: accuracy, pair accuracy and score of each subtask, and the sums of the groups."""
     from heal.bench.tasks.mme import score_files
 
     output = chosen_format(form, as_json)
     found = score_files(answers, parser.value)
     if found["ignored"]:
-        note(f"ignored, because no subtask of MME is called so: {', '.join(found['ignored'])}")
+        note(f"ignored, because MME has no such subtask: {', '.join(found['ignored'])}")
     _print_mme(found, output)
 
 

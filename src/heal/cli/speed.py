@@ -1,4 +1,4 @@
-"""`heal speed`: what the method costs, measured side by side."""
+"""`heal speed`: the cost of HEAL relative to the unmodified model."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ if TYPE_CHECKING:
 
 
 def speed(
-    preset: Annotated[str, typer.Option(help="Dimensions: llava-1.5-7b or qwen2.5-vl-7b.")] = "llava-1.5-7b",
+    preset: Annotated[
+        str, typer.Option(help="Dimensions of the random model: llava-1.5-7b or qwen2.5-vl-7b.")
+    ] = "llava-1.5-7b",
     layers: Annotated[int, typer.Option(min=1, max=256, help="Decoder layers of the random model.")] = 2,
     model: Annotated[str | None, typer.Option(help="Measure this checkpoint instead of a random model.")] = None,
     method: MethodText = "heal",
-    batch: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Rows.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Batch size.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of torch.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds of `interval` steps in each arm.")] = 11,
-    reference: Annotated[bool, typer.Option(help="Measure the paper's own way too (slow).")] = True,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Number of torch threads.")] = 1,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of rounds; each has `interval` steps per variant.")
+    ] = 11,
+    reference: Annotated[bool, typer.Option(help="Also measure the reference implementation (slow).")] = True,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time a decoding step: plain (sdpa), HEAL fast and HEAL reference, interleaved in one run."""
+    """Measure the time of a decoding step: plain (sdpa), HEAL and its reference implementation, interleaved."""
     from heal.methods import HEAL
 
     output = chosen_format(form, as_json)
     chosen = method_from(method, None)
     if not isinstance(chosen, HEAL):
-        raise ConfigError(f"heal speed compares the two paths of heal, not {chosen.name}")
+        raise ConfigError(f"heal speed compares two implementations of heal, not {chosen.name}")
     from heal.cli.common import quiet
     from heal.speed import measure
     from heal.vlm import VLM, torch_dtype
@@ -67,15 +71,15 @@ def _print(s: Speed, output: Format) -> None:
     rows = [
         ("plain (sdpa)", f"{s.plain_ms:.1f}", "1"),
         ("HEAL", f"{s.heal_ms:.1f}", f"{s.ratio:.3f}  ({s.ratio_low:.3f} to {s.ratio_high:.3f})"),
-        ("a refresh adds", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above"),
-        ("prompt, plain", f"{s.prefill_plain_ms:.0f}", "1"),
-        ("prompt, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step"),
+        ("refresh of head types", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above"),
+        ("prefill, plain", f"{s.prefill_plain_ms:.0f}", "1"),
+        ("prefill, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step"),
     ]
     if s.reference_ms is not None:
         rows.insert(2, ("HEAL, reference", f"{s.reference_ms:.1f}", f"{s.reference_ratio:.2f}"))
     show(Table(("", "ms per step", "ratio to plain"), rows, title), output)
     share = s.extra_bytes_per_layer / s.kv_bytes_per_layer
     say(
-        f"kept between steps: {s.extra_bytes_per_layer:,} bytes a layer ({share:.2%} of the key/value cache); "
-        f"most held within a step: {s.workspace_bytes:,} bytes; calibrated heads: {s.calibrated_heads:.0%}"
+        f"state between steps: {s.extra_bytes_per_layer:,} bytes per layer ({share:.2%} of the KV cache); "
+        f"peak workspace within a step: {s.workspace_bytes:,} bytes; calibrated heads: {s.calibrated_heads:.0%}"
     )

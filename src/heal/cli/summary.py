@@ -1,4 +1,4 @@
-"""The summary of a run as tables: for a person, as Markdown, or as CSV with every figure."""
+"""Summary tables of a run: for a terminal, as Markdown, or as CSV with every figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = "–"
 
 
 def print_summary(summary: Summary, output: Format = Format.table) -> None:
-    """Figures and cost of every method, task by task, then what to beware of."""
+    """Print figures and cost of every method for each task, followed by warnings."""
     if output is Format.json:
         return emit({"run": str(summary.folder), **summary.scores()})
     if output is Format.csv:
@@ -56,7 +56,7 @@ def figures_table(rows: list[Row]) -> Table:
 
 
 def parts_table(rows: list[Row]) -> Table:
-    """The splits of POPE, the subtasks of MME: what is filed as `part/figure`. No columns if there are none."""
+    """Figures named `part/figure`: the splits of POPE, the subtasks of MME. No columns if there are none."""
     names = [name.split("/", 1) for name in rows[0].figures if "/" in name]
     parts, figures = (list(dict.fromkeys(name[at] for name in names)) for at in (0, 1))
     main = next((figure for figure in (rows[0].headline, "score") if figure in figures), None)
@@ -73,7 +73,7 @@ def parts_table(rows: list[Row]) -> Table:
 
 
 def cost_table(rows: list[Row]) -> Table:
-    headings = ("method", "yes", "tokens", "ms a token", "ratio", "peak memory", "fired", "other answers")
+    headings = ("method", "yes", "tokens", "ms/token", "ratio", "peak memory", "fired", "changed answers")
     cells = [
         (
             row.method,
@@ -91,7 +91,7 @@ def cost_table(rows: list[Row]) -> Table:
 
 
 def csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    """One row for each figure of each method on each task."""
+    """One row per task, method and figure."""
     for row in summary.rows:
         facts = asdict(row) | {"unchanged": row.unchanged}
         shared = {key: value for key, value in facts.items() if key not in ("figures", "differences")}
@@ -111,7 +111,7 @@ def csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def remarks(rows: list[Row]) -> list[str]:
-    """How answers were read, a method without effect, samples without an answer."""
+    """Remarks on parsing, and warnings about methods without effect and samples without an answer."""
     found = []
     shared = len({row.note for row in rows}) == 1
     if shared and rows[0].note:
@@ -121,7 +121,7 @@ def remarks(rows: list[Row]) -> list[str]:
             found.append(f"! {row.method}: {row.note}")
         if row.unchanged:
             why = f" ({row.reason})" if row.fired == 0 and row.reason else ""
-            did = "did nothing" if row.fired == 0 else "took part"
+            did = "was inactive" if row.fired == 0 else "was active"
             found.append(f"! {row.method} CHANGED NO ANSWER of {rows[0].method}: it {did}{why}")
         elif row.fired == 0:
             found.append(f"! {row.method} fired in no answer: {row.reason}")
@@ -130,7 +130,7 @@ def remarks(rows: list[Row]) -> list[str]:
                 f"! {row.method}: {row.failed} samples failed; records.jsonl says why. The first: {row.first_error}"
             )
         if row.left_out:
-            found.append(f"! {row.method}: {row.left_out} samples were left out, because their images are missing")
+            found.append(f"! {row.method}: {row.left_out} samples were skipped because their images are missing")
         if row.missing:
             found.append(f"! {row.method}: {row.missing} samples have no answer yet; resume the run")
     return found

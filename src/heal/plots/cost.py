@@ -1,4 +1,4 @@
-"""What quality costs: one point a method."""
+"""Quality against cost, one point per method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from heal.errors import ConfigError
 from heal.plots import figure as figures
-from heal.studies.comparison import Line
+from heal.studies.comparison import ComparisonRow
 
 HEADINGS = ("POPE F1", "CHAIR_s ↓", "Recall", "MME")
 
@@ -24,8 +24,8 @@ class Point:
     high: float
 
 
-def panels(table: Sequence[Line]) -> dict[str, list[Point]]:
-    """Of a comparison: one panel for each figure that it has."""
+def panels(table: Sequence[ComparisonRow]) -> dict[str, list[Point]]:
+    """One panel per figure of a comparison."""
     return {
         heading: [_point(line, heading) for line in table if heading in line.figures]
         for heading in HEADINGS
@@ -33,16 +33,16 @@ def panels(table: Sequence[Line]) -> dict[str, list[Point]]:
     }
 
 
-def _point(line: Line, heading: str) -> Point:
+def _point(line: ComparisonRow, heading: str) -> Point:
     found = line.figures[heading]
     cost = 1.0 if math.isnan(line.time_ratio) else line.time_ratio
     return Point(line.method, cost, found.value, found.low, found.high)
 
 
 def quality_against_cost(panels: Mapping[str, Sequence[Point]]) -> Figure:
-    """One panel a figure of merit; the time of a token, as a ratio to the plain model, across."""
+    """Plot one panel per figure, with the time per token as a ratio to the plain model on the x-axis."""
     if not panels:
-        raise ConfigError("there is no figure to draw: the comparison has none of " + ", ".join(HEADINGS))
+        raise ConfigError("there is nothing to plot: the comparison has none of " + ", ".join(HEADINGS))
     figure = figures.new(4.6 * len(panels), 3.8)
     for (name, points), axes in zip(panels.items(), figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         for point in points:
@@ -54,6 +54,6 @@ def quality_against_cost(panels: Mapping[str, Sequence[Point]]) -> Figure:
             axes.annotate(
                 point.method, (point.cost, point.value), xytext=(5, 4), textcoords="offset points", fontsize=8
             )
-        axes.set(title=name, xlabel="time of a token, ratio to plain")
+        axes.set(title=name, xlabel="time per token (ratio to plain)")
         axes.grid(alpha=0.25)
     return figure

@@ -1,4 +1,4 @@
-"""Figures without a display."""
+"""Matplotlib figures without a display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heal.atomic_write import atomic_write
 
 
 def new(width: float, height: float) -> Figure:
-    """A figure of its own: no global state, no window, no backend to choose."""
+    """Create a figure without global state, window or backend."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -22,6 +22,6 @@ def new(width: float, height: float) -> Figure:
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 120) -> Path:
     drawn, kind = io.BytesIO(), Path(path).suffix.lstrip(".") or "png"
-    with rc_context({"svg.hashsalt": "heal"}):  # the same figure is the same file
+    with rc_context({"svg.hashsalt": "heal"}):  # reproducible SVG files
         figure.savefig(drawn, dpi=dpi, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return atomic_write(path, drawn.getvalue())

@@ -1,4 +1,4 @@
-"""The map of head types: layers down, heads across."""
+"""Map of head types by layer and head."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COLOURS = {
 
 
 def head_map(types: UInt8[np.ndarray, "layer head"], title: str = "Head types") -> Figure:
-    """Green visual, blue synergy, yellow language, grey redundant."""
+    """Plot head types: visual is green, synergy blue, language yellow, redundant grey."""
     layers, heads = types.shape
     order = list(COLOURS)
     if odd := sorted(set(np.unique(types).tolist()) - {int(kind) for kind in order}):
-        raise ConfigError(f"types hold values that are no HeadType: {odd}")
+        raise ConfigError(f"types has values that are not a HeadType: {odd}")
     if not types.size:
-        raise ConfigError("there are no heads to draw: types has no layers or no heads")
+        raise ConfigError("there are no heads to plot: types has no layers or no heads")
     index = np.vectorize({int(kind): i for i, kind in enumerate(order)}.__getitem__, otypes=[int])(types)
     figure = figures.new(2.6 + 0.32 * heads, 1.6 + 0.26 * layers)
     axes = figure.add_subplot()

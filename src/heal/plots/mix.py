@@ -1,4 +1,4 @@
-"""How the mix of the synergy heads goes along an answer."""
+"""The visual share of the synergy heads along an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG = "#cc2f2f"
 
 @dataclass(frozen=True)
 class Marked:
-    """A trace, and the steps at which names of things were made."""
+    """A trace with the steps of correct and hallucinated object names."""
 
     trace: Trace
     correct: Sequence[int] = field(default=())
@@ -26,7 +26,7 @@ class Marked:
 
 
 def mix_over_tokens(answers: Mapping[str, Marked | Trace], equilibrium: float | None = None) -> Figure:
-    """Mean α_vis of the synergy heads at every token, one panel per answer; hallucinated objects are red."""
+    """Plot the mean α_vis of the synergy heads per token, one panel per answer; hallucinated objects are red."""
     marked_answers = as_marked(answers)
     figure = figures.new(11.0, 2.7 * len(answers))
     panels = figure.subplots(len(answers), 1, squeeze=False)[:, 0]
@@ -48,9 +48,9 @@ def mix_over_tokens(answers: Mapping[str, Marked | Trace], equilibrium: float | 
 
 
 def as_marked(answers: object) -> dict[str, Marked]:
-    """The answers by name, checked. A trace alone is an answer without marks."""
+    """Validate the answers. A trace alone is an answer without marks."""
     if not isinstance(answers, Mapping) or not answers:
-        raise ConfigError("mix_over_tokens needs {name: trace, …} or {name: Marked(trace, …), …}, with one or more")
+        raise ConfigError("mix_over_tokens needs {name: trace, …} or {name: Marked(trace, …), …}, not empty")
     found = {str(name): Marked(value) if isinstance(value, Trace) else value for name, value in answers.items()}
     for name, value in found.items():
         if not isinstance(value, Marked) or not isinstance(value.trace, Trace):

@@ -1,1 +1,1 @@
-"""What other programs load: each file is for one of them, and imports it only when that program asks."""
+"""Plugins for other programs, one module each. They are imported only by these programs."""

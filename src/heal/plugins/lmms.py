@@ -1,4 +1,4 @@
-"""lmms-eval: the model `heal`, with a method and all its options in model_args.
+"""Plugin for lmms-eval: the model `heal`, with the method and its options in model_args.
 
 lmms-eval --model heal --model_args pretrained=llava-hf/llava-1.5-7b-hf,method=heal,alpha=0.5 --tasks pope
 """
@@ -9,29 +9,31 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmms_eval.api.instance import GenerationResult, TokenCounts  # type: ignore[import-not-found]
-from lmms_eval.api.model import lmms  # type: ignore[import-not-found]
-from loguru import logger  # type: ignore[import-not-found]
-
 from heal.errors import ConfigError, UnsupportedError
+from heal.extras import optional
 from heal.generate import Answer
 from heal.methods import Method, parse
 from heal.vlm import VLM
 
-MAX_NEW_TOKENS = 1024  # as the harness's own models have it
-IGNORED = "\n\n"  # what the harness asks for when a task asks for nothing; its own models do not stop there either
-TAKEN = ("max_new_tokens", "temperature", "top_p", "top_k", "num_beams", "do_sample", "repetition_penalty")
+with optional():
+    from lmms_eval.api.instance import GenerationResult, TokenCounts
+    from lmms_eval.api.model import lmms
+    from loguru import logger
+
+MAX_NEW_TOKENS = 1024  # as in lmms-eval's own models
+IGNORED = "\n\n"  # the default of lmms-eval if a task sets no stop string; its own models ignore it too
+GENERATE_OPTIONS = ("max_new_tokens", "temperature", "top_p", "top_k", "num_beams", "do_sample", "repetition_penalty")
 
 
 def manifest() -> Any:
-    """What the entry point gives."""
-    from lmms_eval.models.registry_v2 import ModelManifest  # type: ignore[import-not-found]
+    """The entry point of the plugin."""
+    from lmms_eval.models.registry_v2 import ModelManifest
 
     return ModelManifest("heal", chat_class_path=f"{__name__}.Heal")
 
 
 class Heal(lmms):
-    """Any model that heal supports, plain or with a method. Further arguments are options of the method."""
+    """Any supported model, plain or with a method. Further arguments are options of the method."""
 
     is_simple = False
 
@@ -46,7 +48,7 @@ class Heal(lmms):
         **options: Any,
     ) -> None:
         super().__init__()
-        from accelerate import Accelerator  # type: ignore[import-untyped]
+        from accelerate import Accelerator
 
         self.method = method_from(method, options)
         self.accelerator = Accelerator()
@@ -55,14 +57,14 @@ class Heal(lmms):
         self.vlm = load(str(pretrained), dtype, place)
         self.batch_size = int(batch_size)
         self.fired: list[bool] = []
-        """Whether the method did something, answer by answer."""
+        """Whether the method changed something, per answer."""
 
     @property
     def device(self) -> Any:
         return self.vlm.device
 
     def generate_until(self, requests: Sequence[Any]) -> list[Any]:
-        """Requests with the same options together, in batches; results in the order of the requests."""
+        """Answer requests in batches of equal options and return results in the order of the requests."""
         groups: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(json.dumps(request.args[2], sort_keys=True, default=str), []).append(index)
@@ -95,14 +97,14 @@ class Heal(lmms):
         return doc_to_messages(self.task_dict[task][split][doc_id])
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        raise UnsupportedError("heal writes answers, it does not rate given ones: choose a task that generates")
+        raise UnsupportedError("heal generates answers and has no log-likelihoods: choose a task that generates")
 
     def generate_until_multi_round(self, requests: Sequence[Any]) -> list[str]:
-        raise UnsupportedError("heal answers in one round: choose a task that generates once")
+        raise UnsupportedError("heal has no multi-round generation: choose a task that generates once")
 
 
 def method_from(name: str, options: Mapping[str, Any]) -> Method | None:
-    """The harness has made numbers of some words; the method's own parser reads words."""
+    """Create the method. lmms-eval converts some values to numbers, but the parser reads strings."""
     if name == "plain":
         if options:
             raise ConfigError(f"the plain model has no option {', '.join(options)}: give a method")
@@ -124,7 +126,7 @@ def load(name: str, dtype: str, device: str) -> VLM:
 
 
 def conversation(messages: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Pictures apart from the messages that have places for them."""
+    """Separate the images from the messages, which keep placeholders for them."""
     pictures: list[Any] = []
     found = []
     for message in messages:
@@ -140,8 +142,8 @@ def conversation(messages: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any
 
 
 def decoding(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of generate(): sampling only at a temperature above 0, else greedy."""
-    found = {key: asked[key] for key in TAKEN if asked.get(key) is not None}
+    """Options of generate(): sampling if the temperature is above 0, otherwise greedy decoding."""
+    found = {key: asked[key] for key in GENERATE_OPTIONS if asked.get(key) is not None}
     found.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     found["do_sample"] = bool(found.get("do_sample", True) and found.get("temperature", 0) > 0)
     if not found["do_sample"]:

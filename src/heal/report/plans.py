@@ -1,4 +1,4 @@
-"""What HEAL does to the embedded model: which runs, in which order, and what each of them may decide."""
+"""For maintainers: the runs behind docs/results.md, their order, and which of them may decide on settings."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ ONE_SIDED = (0.5, 0.7)
 LIMITS = (1.5, 2.0, 3.0, None)
 DRAWS = (1, 4)
 NEVER = 1_000_000
-HEADLINE = HEAL(alpha=0.5, drift="language")
-"""The form that `choice` has chosen for the model that comes with this package."""
 TASKS = ("mini-pope", "mini-chair", "mini-mme")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: methods on the three miniature benchmarks over scenes of one kind."""
+    """One run: methods on miniature benchmarks with one distribution of scenes."""
 
     name: str
     split: str
     distribution: str
     images: int
-    """Pictures a task; MME shares them among its subtasks."""
+    """Images per task; MME divides them among its subtasks."""
     methods: Mapping[str, Method | None]
     tasks: tuple[str, ...] = TASKS
 
-    def made_tasks(self) -> dict[str, Task]:
+    def create_tasks(self) -> dict[str, Task]:
         kinds = {"mini-pope": MiniPope, "mini-chair": MiniChair, "mini-mme": MiniMme}
         shared = {"mini-mme": max(1, self.images // len(TOPICS))}
         return {
@@ -44,7 +42,7 @@ class Plan:
 
 
 def safety(images: int) -> Plan:
-    """On the validation split: how far factors may go, and how many draws scores need."""
+    """Validation split: how the factor limit, the number of draws and sinks affect results."""
     methods: dict[str, Method | None] = {"plain": None}
     methods |= {f"limit {limit or 'none'}": HEAL(alpha=0.6, factor_limit=limit) for limit in LIMITS}
     methods |= {f"draws {n}": HEAL(alpha=0.6, draws=n) for n in DRAWS if n > 1}
@@ -53,12 +51,12 @@ def safety(images: int) -> Plan:
 
 
 def choice(images: int) -> Plan:
-    """On the validation split: which equilibrium."""
+    """Validation split: choose the equilibrium."""
     return Plan("choice", "validation", "natural", images, equilibria(), ("mini-pope", "mini-chair"))
 
 
 def equilibria() -> dict[str, Method | None]:
-    """The plain model, beam search, and every form of the equilibrium."""
+    """The plain model, beam search, and every form of HEAL's equilibrium."""
     methods: dict[str, Method | None] = {"plain": None, "beam 5": Beam(5)}
     methods |= {f"heal α={alpha}": HEAL(alpha=alpha) for alpha in ALPHAS}
     methods |= {"heal auto": HEAL(alpha="auto")}
@@ -68,24 +66,24 @@ def equilibria() -> dict[str, Method | None]:
 
 
 def result(distribution: str, images: int) -> Plan:
-    """On the test split: everything that was on the list before any of it was seen."""
+    """Test split: all forms that were listed before any result was seen."""
     return Plan(f"test-{distribution}", "test", distribution, images, equilibria(), ("mini-pope", "mini-chair"))
 
 
 def questions(distribution: str, images: int) -> Plan:
-    """The same on MME, in a run of its own."""
+    """Test split: the same methods on MME, as a separate run."""
     return Plan(f"mme-{distribution}", "test", distribution, images, equilibria(), ("mini-mme",))
 
 
 def tuning(images: int) -> Plan:
-    """On the validation split: four settings of every method, the same budget for all."""
+    """Validation split: four settings per method, the same budget for all."""
     methods: dict[str, Method | None] = {"plain": None}
     methods |= {f"{name} {i}": m for name, settings in STRENGTHS.items() for i, m in enumerate(settings, 1)}
     return Plan("tuning", "validation", "natural", images, methods, ("mini-pope", "mini-chair"))
 
 
 def tuned(summary: Summary) -> dict[str, Method]:
-    """Of every method the setting that was best on the validation split."""
+    """The best setting of each method on the validation split."""
     found = {}
     for name, settings in STRENGTHS.items():
         best = chosen(summary, [f"{name} {i}" for i in range(1, len(settings) + 1)])
@@ -93,8 +91,8 @@ def tuned(summary: Summary) -> dict[str, Method]:
     return found
 
 
-def rivals(distribution: str, images: int, settings: Mapping[str, Method] | None) -> Plan:
-    """On the test split: every method with its published defaults, or with the settings that were chosen."""
+def baselines(distribution: str, images: int, settings: Mapping[str, Method] | None) -> Plan:
+    """Test split: every method with its published defaults, or with the tuned settings."""
     if settings is None:
         return Plan(f"published-{distribution}", "test", distribution, images, published())
     methods: dict[str, Method | None] = {"plain": None, **settings}
@@ -102,7 +100,7 @@ def rivals(distribution: str, images: int, settings: Mapping[str, Method] | None
 
 
 def controls(distribution: str, images: int, chosen: HEAL) -> Plan:
-    """Whether it matters which heads are calibrated, and that their types are kept up to date."""
+    """Test split: the effect of which heads are calibrated, and of refreshing head types."""
     methods: dict[str, Method | None] = {"plain": None, "synergy heads": chosen}
     methods |= {
         "as many random heads": replace(chosen, heads="random"),
@@ -115,17 +113,17 @@ def controls(distribution: str, images: int, chosen: HEAL) -> Plan:
 
 
 def merit(summary: Summary, method: str) -> float:
-    """What chooses: POPE F1 plus the F1 of named objects, which neither silence nor babble can win."""
+    """Selection criterion: POPE F1 plus object F1, which neither very short nor very long answers can win."""
     return (
         summary.row("mini-pope", method).figures["f1"].value + summary.row("mini-chair", method).figures["f1"].value
     )
 
 
 def chosen(summary: Summary, methods: Sequence[str]) -> str:
-    """The best by merit: of a validation run only."""
+    """The best method by merit. Use it on validation runs only."""
     return max(methods, key=lambda name: merit(summary, name))
 
 
 def chosen_form(validated: Summary) -> str:
-    """The form of HEAL that `choice` makes the headline."""
+    """The form of HEAL with the best merit on the validation split."""
     return chosen(validated, [name for name in equilibria() if name.startswith("heal")])

@@ -1,4 +1,4 @@
-"""What a run found, small enough to be kept beside the document: every figure with its interval, no answers."""
+"""For maintainers: stored results of a run next to docs/results.md, with all figures and intervals but no answers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SUFFIX = ".json"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A finished run: what it was asked to do, where, and what came out."""
+class StoredRun:
+    """A finished run: configuration, environment and summary."""
 
     configuration: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -35,11 +35,11 @@ class Measured:
 
     @property
     def weights(self) -> str:
-        """Which model this is about."""
+        """Fingerprint of the model's weights."""
         return str(self.configuration["model"]["weights"])
 
-    def answers(self, tasks: Mapping[str, Task], methods: Mapping[str, Method | None]) -> bool:
-        """Whether it is about these methods on these tasks."""
+    def matches(self, tasks: Mapping[str, Task], methods: Mapping[str, Method | None]) -> bool:
+        """Whether the run has these tasks and methods."""
         asked = {name: {"name": task.name, "options": options_of(task)} for name, task in tasks.items()}
         there = self.configuration["tasks"]
         own = {
@@ -49,35 +49,35 @@ class Measured:
         return own == json_values(asked) and self.configuration["methods"] == json_values(described(methods))
 
 
-def finished(path: Path) -> Measured | None:
-    """The run in a folder, if it is there and has ended."""
+def load_finished(path: Path) -> StoredRun | None:
+    """Load the run in a folder; None if it is missing or unfinished."""
     folder = Folder(path)
     if not (path / "run.json").exists():
         return None
     described, summary = folder.described(), summarise(folder)
-    return None if summary.missing else Measured(described["configuration"], described["environment"], summary)
+    return None if summary.missing else StoredRun(described["configuration"], described["environment"], summary)
 
 
-def keep(run: Measured, path: Path) -> None:
+def store(run: StoredRun, path: Path) -> None:
     rows = [_rounded(json_values(asdict(row))) for row in run.summary.rows]
     head = {"configuration": run.configuration, "environment": run.environment}
     lines = [
         json.dumps(json_values(head), ensure_ascii=False),
         *(json.dumps(row, ensure_ascii=False) for row in rows),
     ]
-    atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")  # a line a row, so that a change shows where it is
+    atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")  # one line per row, so that diffs are readable
 
 
-def kept(path: Path) -> Measured | None:
-    """What `keep` has written, if it has."""
+def load_stored(path: Path) -> StoredRun | None:
+    """Load the results that `store` has written; None if there are none."""
     if not path.exists():
         return None
     try:
         head, *rows = strict_json.read(path)
         summary = Summary(path, tuple(_row(row) for row in rows))
-        return Measured(head["configuration"], head["environment"], summary)
+        return StoredRun(head["configuration"], head["environment"], summary)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is not what a report keeps ({error}): delete it and measure again") from error
+        raise DataError(f"{path} is not a file of stored results ({error}): delete it and measure again") from error
 
 
 def _row(record: Mapping[str, Any]) -> Row:

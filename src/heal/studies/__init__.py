@@ -1,1 +1,1 @@
-"""The paper's analyses, one file a question. Each returns rows; none writes anything."""
+"""The analyses of the paper, one module each. They return rows and write no files."""

@@ -1,4 +1,4 @@
-"""Methods side by side, in the shape of the paper's main table: quality, Recall, Length, yes-ratio, cost."""
+"""Comparison of methods, in the layout of the paper's main table: quality, recall, length, yes-ratio, cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary
-from heal.errors import DataError
 from heal.escape import markdown_cell
 from heal.methods import HEAL, OPERA, PAI, SID, VAR, VCD, VHR, Beam, DoLa, MemVR, Method, available
 
@@ -25,12 +24,15 @@ STRENGTHS: Mapping[str, tuple[Method, ...]] = {
     "vcd": tuple(VCD(alpha=a) for a in (0.25, 0.5, 1.0, 1.5)),
     "vhr": tuple(VHR(alpha=a) for a in (1.25, 1.5, 2.0, 2.5)),
 }
-"""Four settings of each method: the same budget for all, when strengths are chosen on the validation split."""
+"""Four settings per method: the same budget for each when strengths are tuned on the validation split."""
+
+EMBEDDED_HEAL = HEAL(alpha=0.5, drift="language")
+"""The form of HEAL that was best for the embedded model on the validation split (docs/results.md)."""
 
 NOT_FIRED = "no"
 
 LONG = 8
-"""Tokens of an answer, on average, from which on the time of one tells anything."""
+"""Minimum mean number of tokens of an answer for a meaningful time per token."""
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("pope", "f1", "POPE F1"),
@@ -46,21 +48,21 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True)
-class Line:
-    """One method in the table."""
+class ComparisonRow:
+    """Results of one method over all tasks."""
 
     method: str
     figures: Mapping[str, Interval]
-    """By heading."""
+    """Figures by column heading."""
     differences: Mapping[str, Interval]
-    """To the first method, paired; empty for the first."""
+    """Paired differences to the first method; empty for the first."""
     time_ratio: float
-    """Of a token after the first, on the task with the longest answers; NaN if all are short."""
+    """Ratio of the time per token after the first, on the task with the longest answers; NaN if all are short."""
     memory: int
     fired: bool | None
     """None for the plain model."""
     numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By heading: how many samples were answered, and of how many."""
+    """Numbers of answered and of all samples, by column heading."""
 
 
 def published() -> dict[str, Method | None]:
@@ -68,17 +70,17 @@ def published() -> dict[str, Method | None]:
     return {"plain": None} | {name: kind() for name, kind in available().items()}
 
 
-def lines(summary: Summary) -> list[Line]:
-    """One line a method, from a run of any of POPE, CHAIR and MME, official or in miniature."""
+def comparison_rows(summary: Summary) -> list[ComparisonRow]:
+    """One row per method, from a run of any of POPE, CHAIR and MME, official or in miniature."""
     methods = list(dict.fromkeys(row.method for row in summary.rows))
-    return [_line(method, [row for row in summary.rows if row.method == method]) for method in methods]
+    return [_row(method, [row for row in summary.rows if row.method == method]) for method in methods]
 
 
-def _line(method: str, rows: Sequence[Row]) -> Line:
+def _row(method: str, rows: Sequence[Row]) -> ComparisonRow:
     by_task = {row.task.partition(":")[0].removeprefix("mini-"): row for row in rows}
     known = [(by_task[task], figure, heading) for task, figure, heading in COLUMNS if task in by_task]
     timed = [(r.mean_tokens, r.time_ratio) for r in rows if r.mean_tokens >= LONG and not math.isnan(r.time_ratio)]
-    return Line(
+    return ComparisonRow(
         method,
         {heading: row.figures[figure] for row, figure, heading in known if figure in row.figures},
         {
@@ -93,18 +95,8 @@ def _line(method: str, rows: Sequence[Row]) -> Line:
     )
 
 
-def best(summary: Summary, task: str, settings: Sequence[str]) -> str:
-    """The setting with the best headline on a task: to be asked of a validation run only."""
-    asked = [row for row in summary.rows if row.task == task and row.method in settings]
-    rows = [row for row in asked if not math.isnan(row.figures[row.headline].value)]
-    if not rows:
-        raise DataError(f"no setting has a figure on {task}: {', '.join(settings)}")
-    sign = 1 if rows[0].higher_is_better else -1
-    return max(rows, key=lambda row: sign * row.figures[row.headline].value).method
-
-
-def cells(table: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows, as text."""
+def cells(table: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str]]]:
+    """Column headings and rows as strings."""
     figures = list(dict.fromkeys(h for line in table for h in line.figures))
     rows = []
     for line in table:
@@ -115,8 +107,8 @@ def cells(table: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     return ["method", *figures, "time ratio", "memory", "fired"], rows
 
 
-def markdown(table: Sequence[Line]) -> str:
-    """The same as Markdown; names of methods are whatever a user has written."""
+def markdown(table: Sequence[ComparisonRow]) -> str:
+    """The table as Markdown. Method names are escaped, because users may choose them."""
     headings, rows = cells(table)
     out = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     for method, *own, fired in rows:
@@ -125,9 +117,9 @@ def markdown(table: Sequence[Line]) -> str:
     return "\n".join(out) + "\n"
 
 
-def _cell(line: Line, heading: str) -> str:
-    """A figure; the difference to the first method beside it, with a star if its interval excludes zero. How many
-    samples it is made of is said where some are missing."""
+def _cell(line: ComparisonRow, heading: str) -> str:
+    """A figure with its difference to the first method, starred if the interval excludes zero, and with the number of
+    samples if some are missing."""
     answered, asked = line.numbers.get(heading, (0, 0))
     fewer = f" n={answered} of {asked}" if answered < asked else ""
     if heading not in line.figures or math.isnan(line.figures[heading].value):
@@ -139,8 +131,8 @@ def _cell(line: Line, heading: str) -> str:
     return f"{text} ({difference.value:+.1f}{'*' if difference.excludes_zero else ''})"
 
 
-def csv_rows(table: Sequence[Line]) -> list[dict[str, object]]:
-    """Every figure with its interval, one row a method and figure."""
+def csv_rows(table: Sequence[ComparisonRow]) -> list[dict[str, object]]:
+    """One row per method and figure, with intervals."""
     return [
         {
             "method": line.method,

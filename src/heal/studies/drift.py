@@ -1,4 +1,4 @@
-"""The paper's premise: synergy heads lean less on the image when the model names what is not there."""
+"""The premise of the paper: synergy heads use the image less when the model names absent objects."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from heal.analysis.taxonomy import HeadType
+from heal.bench.score.bootstrap import percentile_interval
+from heal.extras import optional
 from heal.studies.objects import ObjectToken
 
+with optional():
+    from scipy.stats import rankdata
+
 WIDTH = 4
-"""Tokens that are this close in their answers are at like places."""
+"""Answers are divided into windows of this many tokens to compare similar positions."""
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How well a value tells correct tokens (which should have more of it) from hallucinated ones."""
+    """How well a value separates correct tokens (expected to be higher) from hallucinated ones."""
 
     value: str
     correct: int
@@ -28,11 +32,11 @@ class Separation:
     low: float
     high: float
     within: float
-    """The same among tokens at like places of the answer: hallucinations come late, and so may drift."""
+    """AUC among tokens at similar positions of the answer: both hallucinations and drift may increase along it."""
 
 
 def mean_alpha(token: ObjectToken, kind: HeadType = HeadType.SYNERGY) -> float:
-    """Mean α_vis over the heads of one type; NaN without any."""
+    """Mean α_vis over the heads of one type; NaN if there are none."""
     share = token.alpha_vis[(token.types == int(kind)) & ~np.isnan(token.alpha_vis)]
     return float(share.mean()) if share.size else float("nan")
 
@@ -48,7 +52,7 @@ VALUES: dict[str, Callable[[ObjectToken], float]] = {
 
 
 def auc(correct: np.ndarray, hallucinated: np.ndarray) -> float:
-    """Chance that a correct token has more than a hallucinated one, ties half; NaN without both."""
+    """Probability that a correct token has the higher value; ties count half. NaN if either side is empty."""
     n, m = len(correct), len(hallucinated)
     if not n or not m:
         return float("nan")
@@ -57,8 +61,8 @@ def auc(correct: np.ndarray, hallucinated: np.ndarray) -> float:
 
 
 def separations(tokens: Sequence[ObjectToken], resamples: int = 500, seed: int = 0) -> list[Separation]:
-    """One row for each value; intervals by resampling pictures. The first again where a thing is named for the first
-    time: what was said before is named again from the text."""
+    """One row per value, with intervals from resampling images. The first value is also evaluated on first mentions
+    only, because repeated names can be copied from the text."""
     fresh = [token for token in tokens if token.first]
     name, value = next(iter(VALUES.items()))
     rows = [separation(name, value, tokens, resamples, seed) for name, value in VALUES.items()]
@@ -94,21 +98,18 @@ def _mean(values: np.ndarray) -> float:
 def _interval(
     values: np.ndarray, correct: np.ndarray, pictures: np.ndarray, resamples: int, seed: int
 ) -> tuple[float, float]:
+    """Percentile bootstrap of the AUC over images."""
     rng = np.random.default_rng(seed)
     rows = [np.flatnonzero(pictures == p) for p in np.unique(pictures)]
     found = []
     for _ in range(resamples if rows else 0):
         at = np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))])
         found.append(auc(values[at][correct[at]], values[at][~correct[at]]))
-    known = [x for x in found if not np.isnan(x)]
-    if not known:
-        return float("nan"), float("nan")
-    low, high = np.percentile(known, [2.5, 97.5])
-    return float(low), float(high)
+    return percentile_interval(np.array(found))
 
 
 def _within(values: np.ndarray, correct: np.ndarray, steps: np.ndarray) -> float:
-    """Mean AUC over stretches of the answer, weighted by the pairs that can be compared."""
+    """Mean AUC over windows of the answer, weighted by the number of pairs."""
     weights, found = [], []
     for place in np.unique(steps // WIDTH):
         here = steps // WIDTH == place

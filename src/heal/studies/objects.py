@@ -1,4 +1,4 @@
-"""Which of the objects that a model names are there, and what its heads did when it named them."""
+"""Label the objects that a model names as correct or hallucinated, with the head scores at these tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = "Please describe this image in detail."
 
 @runtime_checkable
 class Labelled(Protocol):
-    """A picture of which it is known what it shows: a view of the world, or one of your own."""
+    """An image with known objects: a view of the miniature world or one of your own."""
 
     @property
     def image(self) -> Any: ...
@@ -33,30 +33,30 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ObjectToken:
-    """The token with which a name begins, and the heads at the step that made it."""
+    """The first token of an object name, with the head scores of its step."""
 
     picture: int
     category: str
     correct: bool
     step: int
-    """Its place in the answer, from 0 on."""
+    """Position in the answer, starting at 0."""
     order: int
-    """How many names came before it."""
+    """Number of names before it."""
     first: bool
-    """Whether its object is named for the first time."""
+    """Whether the object is named for the first time."""
     alpha_vis: Float32[np.ndarray, "layer head"]
     types: UInt8[np.ndarray, "layer head"]
     total: Float32[np.ndarray, "layer head"]
 
 
 def steps_of(tokens: Sequence[str], found: Sequence[Mention]) -> list[int]:
-    """The token with which each mention begins, in the text that the tokens make together."""
+    """The index of the first token of each mention."""
     ends = np.cumsum([len(token) for token in tokens])
     return [int(np.searchsorted(ends, mention.start, side="right")) for mention in found]
 
 
 def label(picture: int, trace: Trace, objects: frozenset[str], find: Find = mentions) -> list[ObjectToken]:
-    """Every name in an answer, correct if its object is among these."""
+    """Label every object name of an answer as correct if it is in `objects`."""
     found = find("".join(trace.tokens))
     share, known, out = trace.alpha_vis, set[str](), []
     for order, (mention, step) in enumerate(zip(found, steps_of(trace.tokens, found), strict=True)):
@@ -85,7 +85,7 @@ def describe(
     max_new_tokens: int = 128,
     find: Find = mentions,
 ) -> Iterator[list[ObjectToken]]:
-    """The names in the greedy description of each picture. Without a method the plain model is measured."""
+    """Yield the object names in the greedy description of each image. By default, the plain model is measured."""
     method = method or HEAL(calibrate=False)
     number, source = 0, iter(pictures)
     while some := list(islice(source, batch)):

@@ -1,4 +1,4 @@
-"""A run goes on only with the very same model: every weight, and all else that decides its answers."""
+"""A run is resumed only with the same model: all weights and everything else that affects answers."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from heal.bench.run.plan import Settings
 from heal.bench.run.runner import run
 from heal.bench.score.summary import summarise
 from heal.errors import ModelError, RunError
+from tests.known import known
 from tests.vlm.asking import PICTURES, PROMPTS
 
 SMALL = Settings(limit=2, max_new_tokens=2)
@@ -28,7 +29,7 @@ def own() -> VLM:
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
-def test_one_weight_anywhere_shows(own: VLM, at: int) -> None:
+def test_every_weight_changes_the_fingerprint(own: VLM, at: int) -> None:
     before = weights_fingerprint(own.model)
     assert before == weights_fingerprint(VLM.random().model)
     assert before.startswith("xxh3:")
@@ -45,7 +46,7 @@ def test_one_weight_anywhere_shows(own: VLM, at: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_every_dtype_can_be_told_apart(own: VLM, dtype: torch.dtype) -> None:
+def test_every_dtype_has_its_own_fingerprint(own: VLM, dtype: torch.dtype) -> None:
     before = weights_fingerprint(own.model)
     assert weights_fingerprint(own.model.to(dtype)) != before
 
@@ -53,7 +54,7 @@ def test_every_dtype_can_be_told_apart(own: VLM, dtype: torch.dtype) -> None:
 def test_buffers_count_and_strides_do_not() -> None:
     layer = torch.nn.BatchNorm1d(4)
     before = weights_fingerprint(layer)
-    layer.running_mean[2] = 1
+    known(layer.running_mean)[2] = 1
     assert weights_fingerprint(layer) != before
     one, other = torch.nn.Linear(3, 4, bias=False), torch.nn.Linear(3, 4, bias=False)
     other.weight = torch.nn.Parameter(one.weight.detach().t().contiguous().t())
@@ -61,11 +62,11 @@ def test_buffers_count_and_strides_do_not() -> None:
     assert weights_fingerprint(one) == weights_fingerprint(other)
 
 
-def test_weights_that_are_not_in_memory(own: VLM, tmp_path: Path) -> None:
-    """Their files are read, and read again only when they changed."""
+def test_offloaded_weights(own: VLM, tmp_path: Path) -> None:
+    """Their files are hashed, and hashed again only after a change."""
     own.model.save_pretrained(tmp_path)
     model = VLM.random().model.to("meta")
-    with pytest.raises(ModelError, match="neither in memory nor in a folder"):
+    with pytest.raises(ModelError, match="neither in memory nor in a local folder"):
         weights_fingerprint(model)
     model.config._name_or_path = str(tmp_path)
     before, files = weights_fingerprint(model), files_fingerprint(model)
@@ -89,13 +90,13 @@ CHANGES: dict[str, Callable[[VLM], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_other_settings_show(own: VLM, name: str) -> None:
+def test_settings_change_the_fingerprint(own: VLM, name: str) -> None:
     before = settings_fingerprint(own)
     CHANGES[name](own)
     assert settings_fingerprint(own) != before
 
 
-def test_use_and_place_change_nothing(own: VLM, tmp_path: Path) -> None:
+def test_use_and_location_do_not_change_the_fingerprint(own: VLM, tmp_path: Path) -> None:
     before = settings_fingerprint(own)
     own.generate(PICTURES[:2], PROMPTS[:2], method=HEAL(), max_new_tokens=1)
     assert settings_fingerprint(own) == before
@@ -113,11 +114,11 @@ def test_run_is_not_resumed_with_another_model(own: VLM, tmp_path: Path) -> None
     run(own, [task], [None], tmp_path / "run", SMALL, resume=True)
     with torch.no_grad():
         own.model.get_decoder().layers[2].mlp.up_proj.weight[50, 50] += 1
-    with pytest.raises(RunError, match=r"another configuration: model\.weights was .*, now "):
+    with pytest.raises(RunError, match=r"different configuration: model\.weights was .*, now "):
         run(own, [task], [None], tmp_path / "run", SMALL, resume=True)
     other = VLM.random()
     other.processor.chat_template += " "
-    with pytest.raises(RunError, match=r"another configuration: model\.settings was .*, now "):
+    with pytest.raises(RunError, match=r"different configuration: model\.settings was .*, now "):
         run(other, [task], [None], tmp_path / "run", SMALL, resume=True)
 
 
@@ -127,7 +128,7 @@ def test_run_of_an_older_version_can_be_scored_but_not_resumed(own: VLM, tmp_pat
     described = json.loads((path / "run.json").read_text())
     described["configuration"]["model"] |= {"weights": "6d0855a958e43640"}
     (path / "run.json").write_text(json.dumps(described))
-    with pytest.raises(RunError, match=r"older version, which looked at a part of the weights only.*begin a new run"):
+    with pytest.raises(RunError, match=r"older version, which hashed only part of the weights.*start a new run"):
         run(own, [task], [None], path, SMALL, resume=True)
     from heal.bench.run.folder import Folder
 

@@ -1,4 +1,4 @@
-"""Run folders that are damaged, forged or from somewhere else: one clear error, and never a figure."""
+"""Damaged, forged or foreign run folders give one clear error and never a figure."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def path(good: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "run"))
 
 
-def test_the_folder_is_good(path: Path) -> None:
+def test_valid_folder(path: Path) -> None:
     plain, healed = rescore(path).rows
     assert (plain.figures["f1"].value, healed.figures["f1"].value, plain.answered) == (100, 100, plain.asked)
     assert (plain.left_out, plain.first_error) == (0, None)
@@ -46,9 +46,9 @@ def test_the_folder_is_good(path: Path) -> None:
         ({"seconds": "fast"}, "`seconds` must be a number"),
         ({"seconds": -1}, "`seconds` must be a number"),
         ({"memory": None}, "`memory` must be"),
-        ({"text": 3}, "`text` must be a text or null"),
-        ({"text": None}, "either a text or an error"),
-        ({"error": "and a text"}, "either a text or an error"),
+        ({"text": 3}, "`text` must be a string or null"),
+        ({"text": None}, "either `text` or `error`"),
+        ({"error": "and a text"}, "either `text` or `error`"),
         ({"sample": 1}, "`sample` must be a name"),
         ({"task": None}, "`task` must be a name"),
         ({"method": ["plain"]}, "`method` must be a name"),
@@ -56,11 +56,11 @@ def test_the_folder_is_good(path: Path) -> None:
         ({"fired": []}, "`fired` must be"),
         ({"parse": "yes"}, "`parse` must be an object or null"),
         ({"finish": 0}, "`finish` must be"),
-        ({"extra": 1}, "has `extra`, which no record has"),
+        ({"extra": 1}, "has `extra`, which is not a field of a record"),
     ],
 )
 def test_every_field_of_a_record_is_checked(path: Path, change: dict[str, Any], message: str) -> None:
-    """Also in the last line: only what is not JSON at all can be the rest of a stopped run."""
+    """This includes the last line: only a line that is not JSON can be left over from an interrupted run."""
     records = lines(path)
     for at in (3, len(records) - 1):
         rewrite(path, [*records[:at], records[at] | change, *records[at + 1 :]])
@@ -71,14 +71,14 @@ def test_every_field_of_a_record_is_checked(path: Path, change: dict[str, Any], 
 @pytest.mark.parametrize(
     "text", ["[]", "3", '"x"', "{}", "null", '{"task": "a", "task": "b"}', "9" * 5000, "[" * 50_000]
 )
-def test_lines_that_are_no_records(path: Path, text: str) -> None:
+def test_lines_that_are_not_records(path: Path, text: str) -> None:
     content = (path / "records.jsonl").read_text()
     (path / "records.jsonl").write_text(f"{text}\n{content}")
     with pytest.raises(RunError, match="line 1 is not a record"):
         rescore(path)
 
 
-def test_records_that_contradict_each_other(path: Path) -> None:
+def test_contradicting_records(path: Path) -> None:
     records = lines(path)
     rewrite(path, [*records, records[2] | {"seconds": 9.0}])
     assert rescore(path).missing == 0  # the same answer again
@@ -100,7 +100,7 @@ def test_records_that_contradict_each_other(path: Path) -> None:
         ({"sample": "x" * 10_000}, 'a record of the sample "xxx'),
     ],
 )
-def test_records_of_something_else_are_not_dropped(path: Path, change: dict[str, Any], message: str) -> None:
+def test_records_of_another_run_are_refused(path: Path, change: dict[str, Any], message: str) -> None:
     records = lines(path)
     rewrite(path, [*records, records[0] | change])
     with pytest.raises(RunError, match=f"{message}.*come from several runs") as raised:
@@ -131,7 +131,7 @@ CONFIG, TASKS = "configuration", ("configuration", "tasks", TASK)
         (changed("environment", to=3), "environment must be an object"),
         (changed("format", to=2), "has format 2, newer than 1: update heal"),
         (changed("format", to="1"), "its format must be a number"),
-        (changed(CONFIG, "seed", to=...), "has no `seed`: it is damaged, or was made by another version"),
+        (changed(CONFIG, "seed", to=...), "has no `seed`: it is damaged or comes from another version"),
         (changed(CONFIG, "seed", to=-1), "configuration.seed must be a whole number"),
         (changed(CONFIG, "seed", to="0"), "configuration.seed must be a whole number"),
         (changed(CONFIG, "methods", to=["plain"]), "configuration.methods must be an object"),
@@ -139,15 +139,15 @@ CONFIG, TASKS = "configuration", ("configuration", "tasks", TASK)
         (changed(CONFIG, "methods", "heal", to=3), "methods.heal must be an object"),
         (changed(CONFIG, "tasks", to=None), "configuration.tasks must be an object"),
         (changed(*TASKS, to=[]), "must be an object"),
-        (changed(*TASKS, "name", to=7), "name must be a text"),
+        (changed(*TASKS, "name", to=7), "name must be a string"),
         (changed(*TASKS, "name", to="mini-chess"), "mini-chess is not in the catalogue"),
         (changed(*TASKS, "options", to=[]), "options must be an object"),
         (changed(*TASKS, "options", "images", to="1"), "mini-pope:count must be a int"),
-        (changed(*TASKS, "options", "splits", to=5), "mini-pope:splits must be a list of texts"),
+        (changed(*TASKS, "options", "splits", to=5), "mini-pope:splits must be a list of strings"),
         (changed(*TASKS, "options", "splits", to=["odd"]), "split cannot be 'odd'"),
         (changed(*TASKS, "options", "colour", to=5), "has no option 'colour'"),
-        (changed(*TASKS, "samples", to=2), "was changed since the run began"),
-        (changed(*TASKS, "fingerprint", to="0"), "was changed since the run began"),
+        (changed(*TASKS, "samples", to=2), "was changed after the run started"),
+        (changed(*TASKS, "fingerprint", to="0"), "was changed after the run started"),
         (changed(*TASKS, "left_out", to="many"), "left_out must be a whole number"),
     ],
 )
@@ -159,14 +159,14 @@ def test_every_field_of_the_description_is_checked(path: Path, change: Callable[
         rescore(path)
 
 
-def test_a_folder_of_the_first_version_has_no_format(path: Path) -> None:
+def test_folders_of_the_first_version_have_no_format(path: Path) -> None:
     run = json.loads((path / "run.json").read_text())
     assert run.pop("format") == 1
     (path / "run.json").write_text(json.dumps(run))
     assert rescore(path).missing == 0
 
 
-def test_a_description_of_another_task_is_not_a_traceback(path: Path) -> None:
+def test_description_of_another_task_is_a_clear_error(path: Path) -> None:
     run = json.loads((path / "run.json").read_text())
     run["configuration"]["tasks"][TASK] |= {"name": "mini-chair", "options": {}}
     (path / "run.json").write_text(json.dumps(run))
@@ -179,7 +179,7 @@ def test_a_description_of_another_task_is_not_a_traceback(path: Path) -> None:
     [
         ("[]", "line 1 must be an object"),
         ("{}", "line 1 has no `task`"),
-        ('{"task": 1}', "line 1.task must be a text"),
+        ('{"task": 1}', "line 1.task must be a string"),
         ('{"task": "x", "id": "1", "unit": "1", "prompt": "?", "truth": []}', "line 1.truth must be an object"),
         ('{"task": "x", "id": "1", "unit": "1", "prompt": "?", "truth": {}, "odd": 1}', "has `odd`"),
         ('{"task": "x", "id": "1", "unit": "1", "prompt": "?", "truth": {}}', 'samples of the task "x"'),
@@ -194,13 +194,13 @@ def test_every_field_of_a_sample_is_checked(path: Path, line: str, message: str)
         rescore(path)
 
 
-def test_samples_that_were_changed(path: Path) -> None:
+def test_changed_samples(path: Path) -> None:
     first, *rest = (path / "samples.jsonl").read_text().splitlines(keepends=True)
     truth = '"label": "yes"' if '"label": "yes"' in first else '"label": "no"'
     other = first.replace(truth, '"label": "no"' if "yes" in truth else '"label": "yes"')
     for content in ("".join(rest), "".join([other, *rest]), "".join([*rest, first])):
         (path / "samples.jsonl").write_text(content)
-        with pytest.raises(RunError, match="was changed since the run began"):
+        with pytest.raises(RunError, match="was changed after the run started"):
             rescore(path)
 
 
@@ -209,11 +209,11 @@ def test_samples_that_were_changed(path: Path) -> None:
     "content", [None, b"", b"\xff\xfe", b"\xef\xbb\xbf", b"{", b"[" * 50_000, b"1" * 5000, b"null"]
 )
 def test_broken_files(path: Path, name: str, content: bytes | None) -> None:
-    """A folder in the place of a file, no content, no UTF-8, no JSON, no depth."""
+    """A folder instead of a file, an empty file, invalid UTF-8, invalid JSON, too deep nesting."""
     (path / name).unlink()
     (path / name).mkdir() if content is None else (path / name).write_bytes(content)
     if name == "records.jsonl" and content is not None:
-        # what a run leaves that is stopped while it writes its first record: nothing is answered, and it says so
+        # a run interrupted while writing its first record: nothing is answered, and the summary says so
         assert rescore(path).missing == sum(row.asked for row in rescore(path).rows)
         return
     with pytest.raises(RunError, match=name) as raised:
@@ -221,7 +221,7 @@ def test_broken_files(path: Path, name: str, content: bytes | None) -> None:
     assert len(str(raised.value)) < 600
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_folders_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "gone", tmp_path / "file", tmp_path, tmp_path / ("x" * 5000)):
         with pytest.raises(RunError, match=r"is not a run: it has no run\.json"):
@@ -259,7 +259,7 @@ def test_scores_are_not_written_through_a_link_or_to_a_folder(path: Path, tmp_pa
         rescore(path)
 
 
-def test_records_are_private_if_the_umask_says_so(path: Path) -> None:
+def test_records_respect_the_umask(path: Path) -> None:
     before = os.umask(0o077)
     try:
         Folder(path).appender(3).__exit__()
@@ -279,15 +279,15 @@ def test_pipes_and_full_disks(path: Path) -> None:
         Appender(Path("/dev/full"), 0)
 
 
-def test_answers_with_half_a_surrogate_pair_can_be_kept() -> None:
+def test_answers_with_a_lone_surrogate_can_be_stored() -> None:
     kept = Record.of(record("plain", "1", "a \ud83d cat").line().encode())
     assert kept.text == "a \\ud83d cat"
 
 
-# ── figures of nothing ────────────────────────────────────────────────────────────────────────────────────
+# ── empty results ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_answered_is_no_figure(tmp_path: Path) -> None:
+def test_no_answers_give_no_figures(tmp_path: Path) -> None:
     path = finished(tmp_path / "run", lambda label, method: label if method == "plain" else None)
     plain, healed = rescore(path).rows
     assert (healed.answered, healed.failed, healed.asked) == (0, plain.answered, plain.asked)
@@ -301,9 +301,9 @@ def test_nothing_answered_is_no_figure(tmp_path: Path) -> None:
     assert scores["rows"][1]["figures"]["unparsable"] == {"value": None, "low": None, "high": None}
 
 
-def test_the_tables_say_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_tables_report_the_number_of_answers(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     from heal.cli.summary import print_summary
-    from heal.studies.comparison import csv_rows, lines, markdown
+    from heal.studies.comparison import comparison_rows, csv_rows, markdown
 
     path = finished(tmp_path / "run", lambda label, method: None if (label, method) == ("no", "heal") else label)
     summary = rescore(path)
@@ -313,13 +313,13 @@ def test_the_tables_say_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) 
     out = capsys.readouterr().out
     assert f"{answered} of {total}" in next(line for line in out.splitlines() if "heal" in line and "│" in line)
     assert "The first: ImageError: there is no image 7.jpg" in out
-    table = lines(summary)
-    assert f"– n={answered} of {total}" in markdown(table)  # f1 of questions with one answer
+    table = comparison_rows(summary)
+    assert f"– n={answered} of {total}" in markdown(table)  # f1 of questions with one label
     assert "nan" not in markdown(table)
     assert {(row["n"], row["n_asked"]) for row in csv_rows(table)} == {(total, total), (answered, total)}
 
 
-def test_broken_folders_are_one_line(
+def test_broken_folders_give_a_one_line_error(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     import sys

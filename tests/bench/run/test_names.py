@@ -1,10 +1,10 @@
-"""Tasks and methods as they are written and filed."""
+"""Names of tasks and methods."""
 
 from pathlib import Path
 
 import pytest
 
-from heal import HEAL
+from heal import HEAL, Method
 from heal.bench import create
 from heal.bench.run.names import method_name, methods_from, split, task_name, tasks_from
 from heal.errors import ConfigError
@@ -20,11 +20,11 @@ def test_commas_split_methods_and_options() -> None:
     assert list(found) == ["plain", "heal:alpha=0.5,interval=5", "heal:layers=0+4+5+6", "heal"]
 
 
-def test_names_can_be_read_again() -> None:
-    for method in (None, HEAL(), HEAL(alpha=0.3, calibrate=False, factor_limit=None, mad=float("inf"), layers=(1,))):
-        (again,) = methods_from([method_name(method)]).values()
-        assert again == method
-    for method in (Combined((HEAL(alpha=0.3, interval=4), Beam(beams=3))), Beam(beams=2, length_penalty=0.5)):
+def test_names_can_be_parsed_again() -> None:
+    methods: list[Method | None] = [None, HEAL(), Beam(beams=2, length_penalty=0.5)]
+    methods.append(HEAL(alpha=0.3, calibrate=False, factor_limit=None, mad=float("inf"), layers=(1,)))
+    methods.append(Combined((HEAL(alpha=0.3, interval=4), Beam(beams=3))))
+    for method in methods:
         (again,) = methods_from([method_name(method)]).values()
         assert again == method
     for task in (create("mini-pope"), create("mini-mme", count=3, subtasks=("count", "color"))):
@@ -37,7 +37,7 @@ def test_names_can_be_read_again() -> None:
         ("plain,hael:alpha=0.5", "unknown method 'hael'"),
         ("plain,plain", "plain is named twice"),
         ("plain:alpha=0.5", "unknown method 'plain'"),
-        ("", "there is no method"),
+        ("", "no method is given"),
     ],
 )
 def test_wrong_methods_are_explained(text: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""A run: the same answers however it was stopped, batched or shared; what is refused; what fails alone."""
+"""Runs: equal answers after interruptions and with any batching or sharding, refused inputs, isolated failures."""
 
 import json
 import multiprocessing
@@ -24,6 +24,7 @@ from heal.bench.score.summary import Summary
 from heal.cli.evaluate import evaluate
 from heal.errors import ConfigError, HealWarning, ImageError, RunError
 from tests.bench.questions import Questions, pictures
+from tests.known import known
 
 METHODS = [None, HEAL(alpha=0.6)]
 SMALL = Settings(limit=10, batch_size=4, max_new_tokens=3)
@@ -38,7 +39,7 @@ def vlm() -> VLM:
 
 @pytest.fixture(scope="module")
 def whole(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody disturbed."""
+    """An uninterrupted run."""
     path = tmp_path_factory.mktemp("runs") / "whole"
     run(vlm, [create("mini-pope", count=1)], METHODS, path, SMALL)
     return path
@@ -49,7 +50,7 @@ def again(vlm: VLM, path: Path, settings: Settings = SMALL, **options: Any) -> S
 
 
 def exact(path: Path) -> dict[Key, dict[str, Any]]:
-    """Everything but time and memory. Each record is there once, and every line is whole."""
+    """Everything except time and memory. Each record occurs once, and every line is complete."""
     lines = [json.loads(line) for line in (path / "records.jsonl").read_text().splitlines()]
     found = {Key(r["task"], r["method"], r["sample"]): {name: r[name] for name in EXACT} for r in lines}
     assert len(found) == len(lines)
@@ -67,7 +68,7 @@ def copied(whole: Path, to: Path) -> Path:
 # ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_records_are_what_the_model_says(vlm: VLM, whole: Path) -> None:
+def test_records_match_the_model(vlm: VLM, whole: Path) -> None:
     task = create("mini-pope", count=1)
     records = Folder(whole).records()
     assert len(records) == 10 * TIMES
@@ -83,7 +84,7 @@ def test_records_are_what_the_model_says(vlm: VLM, whole: Path) -> None:
             assert record.memory > 0
 
 
-def test_the_folder_tells_how_it_was_made(vlm: VLM, whole: Path) -> None:
+def test_folder_describes_the_run(vlm: VLM, whole: Path) -> None:
     found = json.loads((whole / "run.json").read_text())
     configuration, environment = found["configuration"], found["environment"]
     task = configuration["tasks"]["mini-pope:count=1"]
@@ -91,14 +92,14 @@ def test_the_folder_tells_how_it_was_made(vlm: VLM, whole: Path) -> None:
     assert task["decoding"] == {"do_sample": False, "num_beams": 1, "max_new_tokens": 3}
     assert len(task["fingerprint"]) == 16
     assert configuration["methods"]["plain"] is None
-    assert configuration["methods"]["heal:alpha=0.6"] == {"name": "heal", "options": METHODS[1].options()}
+    assert configuration["methods"]["heal:alpha=0.6"] == {"name": "heal", "options": known(METHODS[1]).options()}
     assert (configuration["seed"], configuration["limit"], configuration["batch_size"]) == (0, 10, 4)
     assert configuration["model"]["name"] == "random"
     assert environment["versions"].keys() >= {"torch", "transformers", "heal-mllm"}
     assert environment["hardware"]["cores"] > 0
     stored = Folder(whole).samples()["mini-pope:count=1"]
     assert stored == list(create("mini-pope", count=1).samples()[:10])
-    with pytest.raises(ImageError, match="keeps no pictures"):
+    with pytest.raises(ImageError, match="stores no images"):
         stored[0].image()
 
 
@@ -121,7 +122,7 @@ def test_answers_do_not_depend_on_the_batch_size(
         assert (mine[key]["fired"] or {}).get("changes") == (theirs[key]["fired"] or {}).get("changes")
 
 
-def test_prompts_prefix_cache_give_the_same_answers(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_prefix_cache_gives_the_same_answers(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     passes: list[int] = []
     hook = vlm.model.base_model.vision_tower.register_forward_pre_hook(lambda *_: passes.append(1))
     try:
@@ -134,7 +135,7 @@ def test_prompts_prefix_cache_give_the_same_answers(vlm: VLM, whole: Path, tmp_p
     assert all(found[key]["text"] == expected[key]["text"] for key in expected)
 
 
-def test_sampling_depends_on_the_seed_alone(vlm: VLM, tmp_path: Path) -> None:
+def test_sampling_depends_only_on_the_seed(vlm: VLM, tmp_path: Path) -> None:
     def texts(name: str, size: int, seed: int, limit: int) -> dict[Key, str]:
         settings = Settings(limit, seed, size, 3, {"do_sample": True, "temperature": 3.0})
         run(vlm, [create("mini-pope", count=1)], [None], tmp_path / name, settings)
@@ -145,7 +146,7 @@ def test_sampling_depends_on_the_seed_alone(vlm: VLM, tmp_path: Path) -> None:
     assert texts("c", 4, 1, 3) != first
 
 
-def test_like_prompts_come_together(tmp_path: Path) -> None:
+def test_batches_have_prompts_of_similar_length(tmp_path: Path) -> None:
     samples = {"task": Questions(pictures(tmp_path, 3)).samples()}
     found = batches(samples, 2, len)
     assert [len(batch.samples) for batch in found] == [2, 2, 2]
@@ -155,11 +156,11 @@ def test_like_prompts_come_together(tmp_path: Path) -> None:
     assert len({sample_seed(s, t, i) for s in (0, 1) for t in "ab" for i in "12"}) == 8
 
 
-# ── stopping and going on ─────────────────────────────────────────────────────────────────────────────────
+# ── interrupting and resuming ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_killed_at_any_moment_it_ends_the_same(whole: Path, tmp_path: Path) -> None:
-    """SIGKILL, again and again, at random moments and right after something was written."""
+def test_killed_runs_end_with_the_same_records(whole: Path, tmp_path: Path) -> None:
+    """Repeated SIGKILL at random moments and right after a write."""
     path, rng = tmp_path / "run", random.Random(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
@@ -197,7 +198,7 @@ def test_killed_at_any_moment_it_ends_the_same(whole: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("rest", [0, 137, 2000, "nothing", "zeros"])
-def test_half_written_line_is_dropped(vlm: VLM, whole: Path, tmp_path: Path, rest: int | str) -> None:
+def test_incomplete_last_line_is_dropped(vlm: VLM, whole: Path, tmp_path: Path, rest: int | str) -> None:
     path = copied(whole, tmp_path / "run")
     content = (path / "records.jsonl").read_bytes()
     lines = content.splitlines(keepends=True)
@@ -208,7 +209,7 @@ def test_half_written_line_is_dropped(vlm: VLM, whole: Path, tmp_path: Path, res
     assert summary.missing == 0
 
 
-def test_broken_line_within_is_not_hidden(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_broken_line_in_the_middle_is_an_error(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "run")
     lines = (path / "records.jsonl").read_text().splitlines(keepends=True)
     (path / "records.jsonl").write_text("".join([lines[0], lines[1][:50] + "\n", *lines[2:]]))
@@ -216,7 +217,7 @@ def test_broken_line_within_is_not_hidden(vlm: VLM, whole: Path, tmp_path: Path)
         again(vlm, path, resume=True)
 
 
-def test_resuming_a_finished_run_makes_nothing(
+def test_resuming_a_finished_run_generates_nothing(
     vlm: VLM, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = copied(whole, tmp_path / "run")
@@ -225,7 +226,7 @@ def test_resuming_a_finished_run_makes_nothing(
     assert (path / "records.jsonl").read_bytes() == (whole / "records.jsonl").read_bytes()
 
 
-def test_another_configuration_is_refused(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_different_configuration_is_refused(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "run")
     refused: list[tuple[str, Callable[[], Summary]]] = [
         (r"limit was 10, now 9", lambda: again(vlm, path, Settings(9, 0, 4, 3), resume=True)),
@@ -239,13 +240,13 @@ def test_another_configuration_is_refused(vlm: VLM, whole: Path, tmp_path: Path)
         return run(vlm, [create("mini-pope", count=1)], methods, path, SMALL, resume=True)
 
     for message, attempt in refused:
-        with pytest.raises(RunError, match=f"another configuration: .*{message}"):
+        with pytest.raises(RunError, match=f"different configuration: .*{message}"):
             attempt()
     assert exact(path) == exact(whole)
     assert (path / "run.json").read_bytes() == (whole / "run.json").read_bytes()
 
 
-def test_folders_that_cannot_be_used(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_unusable_folders(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exists already: give another folder, or resume"):
         again(vlm, whole)
     (tmp_path / "other").mkdir()
@@ -255,25 +256,27 @@ def test_folders_that_cannot_be_used(vlm: VLM, whole: Path, tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="file cannot be written: it is not a folder"):
         again(vlm, tmp_path / "file")
-    with Folder(whole).locked(), pytest.raises(RunError, match="another process is at work"):
+    with Folder(whole).locked(), pytest.raises(RunError, match="another process is writing"):
         again(vlm, whole, resume=True)
 
 
-def test_another_machine_is_named(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_different_environment_is_reported(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "run")
     found = json.loads((path / "run.json").read_text())
     found["environment"]["versions"]["torch"] = "1.0"
     (path / "run.json").write_text(json.dumps(found))
-    with pytest.warns(HealWarning, match=r"begun elsewhere: versions.torch was \"1.0\""):
+    with pytest.warns(HealWarning, match=r"started in a different environment: versions.torch was \"1.0\""):
         again(vlm, path, resume=True)
 
 
 def test_full_disk(vlm: VLM, whole: Path, tmp_path: Path) -> None:
-    """The system itself refuses to write more, in the middle of a line."""
+    """The operating system refuses to write more in the middle of a line."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4500, hard))
     try:
-        with pytest.raises(RunError, match=r"cannot be written: .*What was there is intact: make room, then resume"):
+        with pytest.raises(
+            RunError, match=r"cannot be written: .*Earlier records are intact: free some space, then resume"
+        ):
             again(vlm, tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -284,10 +287,10 @@ def test_full_disk(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     assert exact(tmp_path / "run") == exact(whole)
 
 
-# ── what fails alone ──────────────────────────────────────────────────────────────────────────────────────
+# ── isolated failures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_broken_picture_fails_alone(vlm: VLM, tmp_path: Path) -> None:
+def test_broken_image_fails_alone(vlm: VLM, tmp_path: Path) -> None:
     task = Questions(pictures(tmp_path / "pictures"))
     good = run(vlm, {"q": task}, METHODS, tmp_path / "good", Settings(batch_size=3))
     (tmp_path / "pictures" / "1.png").write_bytes(b"\x89PNG no more")
@@ -309,8 +312,8 @@ def test_broken_picture_fails_alone(vlm: VLM, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["AVIF", "WEBP", "TIFF", "JPEG", "GIF"])
-def test_cut_picture_of_any_kind_fails_alone(vlm: VLM, tmp_path: Path, kind: str) -> None:
-    """Named .png, as downloads often are."""
+def test_truncated_image_of_any_format_fails_alone(vlm: VLM, tmp_path: Path, kind: str) -> None:
+    """All files are named .png, as downloads often are."""
     path = pictures(tmp_path / "pictures", 2) / "1.png"
     with Image.open(path) as picture:
         picture.load()
@@ -323,7 +326,7 @@ def test_cut_picture_of_any_kind_fails_alone(vlm: VLM, tmp_path: Path, kind: str
     )
 
 
-def test_sample_that_spoils_a_batch_fails_alone(vlm: VLM, tmp_path: Path) -> None:
+def test_sample_that_breaks_its_batch_fails_alone(vlm: VLM, tmp_path: Path) -> None:
     task = Questions(pictures(tmp_path / "pictures", 2), asked=("what is this ?", " "))
     summary = run(vlm, [task], METHODS, tmp_path / "run")
     assert [(row.answered, row.failed) for row in summary.rows] == [(2, 2), (2, 2)]
@@ -332,7 +335,7 @@ def test_sample_that_spoils_a_batch_fails_alone(vlm: VLM, tmp_path: Path) -> Non
     assert errors["0-1"] == "PromptError: prompt 0 is empty"
 
 
-def test_what_makes_no_sense_is_refused_before_there_is_a_folder(vlm: VLM, tmp_path: Path) -> None:
+def test_invalid_input_is_refused_before_a_folder_is_created(vlm: VLM, tmp_path: Path) -> None:
     task, out = create("mini-pope", count=1), tmp_path / "run"
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("no task", lambda: run(vlm, [], METHODS, out)),
@@ -355,8 +358,8 @@ def test_what_makes_no_sense_is_refused_before_there_is_a_folder(vlm: VLM, tmp_p
 # ── several processes ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_shards_make_one_run(vlm: VLM, whole: Path, tmp_path: Path) -> None:
-    """One after the other, the second stopped early, and then finished by a single process."""
+def test_shards_form_one_run(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+    """Shards run one after the other; the second is interrupted and finished by a single process."""
     path = tmp_path / "run"
     assert again(vlm, path, shard=Shard(0, 2)).missing == 8
     seen: list[Progress] = []
@@ -369,7 +372,7 @@ def test_shards_make_one_run(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     assert summary.missing == 0
 
 
-def test_a_merge_that_was_stopped_loses_nothing(vlm: VLM, whole: Path, tmp_path: Path) -> None:
+def test_interrupted_merge_loses_nothing(vlm: VLM, whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "run")
     lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
     (path / "records-000.jsonl").write_text("".join(lines[:8]))

@@ -1,4 +1,4 @@
-"""Intervals: right in size, the same for the same seed, and paired where methods are compared."""
+"""Bootstrap intervals: correct size, deterministic, and paired for comparisons."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ def units(values: np.ndarray, rare: int = 0) -> dict[str, dict[str, float]]:
     return {f"u{i}": {"x": float(v), "n": 1.0, "r": float(i < rare)} for i, v in enumerate(values)}
 
 
-def test_interval_of_a_mean_is_the_textbook_one() -> None:
+def test_interval_of_a_mean_matches_the_textbook() -> None:
     values = np.random.default_rng(0).normal(5, 2, 400)
     found = intervals(score, units(values), resamples=4000)["mean"]
     half = 1.96 * values.std() / 20
@@ -30,7 +30,7 @@ def test_interval_of_a_mean_is_the_textbook_one() -> None:
 
 
 def test_vectorised_equals_one_by_one() -> None:
-    """The same resamples, made by hand from the same generator."""
+    """Recomputes the same resamples from the same generator in a loop."""
     values = np.random.default_rng(1).normal(0, 1, 30)
     weights = np.random.default_rng(7).multinomial(30, np.full(30, 1 / 30), size=200)
     by_hand = [np.repeat(values, w).mean() for w in weights]
@@ -38,7 +38,7 @@ def test_vectorised_equals_one_by_one() -> None:
     assert (found.low, found.high) == pytest.approx(np.percentile(by_hand, [2.5, 97.5]))
 
 
-def test_a_seed_is_a_result() -> None:
+def test_seeds_determine_the_result() -> None:
     data = units(np.random.default_rng(2).normal(0, 1, 50))
     assert (
         intervals(score, data, seed=1, resamples=300)["mean"] == intervals(score, data, seed=1, resamples=300)["mean"]
@@ -48,7 +48,7 @@ def test_a_seed_is_a_result() -> None:
     )
 
 
-def test_pairing_sees_a_small_but_constant_gain() -> None:
+def test_pairing_detects_a_small_constant_gain() -> None:
     values = np.random.default_rng(3).normal(0, 10, 100)
     first, second = units(values), units(values + 0.1)
     found = differences(score, first, second)["mean"]
@@ -60,7 +60,7 @@ def test_pairing_sees_a_small_but_constant_gain() -> None:
     assert not differences(score, first, first)["mean"].excludes_zero
 
 
-def test_resamples_without_the_figure_are_left_out() -> None:
+def test_undefined_resamples_are_ignored() -> None:
     found = intervals(score, units(np.ones(50), rare=1), resamples=200)["rare"]
     assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
     never = intervals(score, units(np.ones(5)), resamples=50)["rare"]
@@ -68,9 +68,9 @@ def test_resamples_without_the_figure_are_left_out() -> None:
     assert intervals(score, {}) == {}
 
 
-def test_what_does_not_pair_is_refused() -> None:
+def test_unpaired_units_are_refused() -> None:
     data = units(np.ones(3))
     with pytest.raises(DataError, match=r"different samples .*u2"):
         differences(score, data, units(np.ones(2)))
-    with pytest.raises(DataError, match="u1 was counted differently"):
+    with pytest.raises(DataError, match="unit u1 have different keys"):
         intervals(score, data | {"u1": {"x": 1.0}})

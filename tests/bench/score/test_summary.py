@@ -1,4 +1,4 @@
-"""What the answers of a run are worth: figures, differences, times, and a judge that comes later."""
+"""Summaries: figures, differences, times, and judging after the run."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def test_summary(vlm: VLM, tmp_path: Path) -> None:
     plain, measured, healed = summary.rows
     assert (plain.differences, plain.changed, plain.fired, plain.unchanged) == (None, None, None, False)
     assert (measured.changed, measured.fired, measured.unchanged) == (0, 0, True)
-    assert "measured, not changed" in str(measured.reason)
+    assert "calibrate=False" in str(measured.reason)
     assert measured.differences is not None
     assert all(d.value == d.low == d.high == 0 for d in measured.differences.values())
     assert (healed.fired, healed.unchanged) == (3, False)
@@ -47,8 +47,8 @@ def test_summary(vlm: VLM, tmp_path: Path) -> None:
     assert [row["unchanged"] for row in found["rows"]] == [False, True, False]
 
 
-def test_scores_come_from_the_answers_alone(vlm: VLM, tmp_path: Path) -> None:
-    """Known answers, times and firings: two pictures, two questions each, one of them failed with the method."""
+def test_scores_depend_only_on_the_answers(vlm: VLM, tmp_path: Path) -> None:
+    """Known answers, times and activity: two images, two questions each, one failed with the method."""
     task, path = Questions(pictures(tmp_path / "pictures", 2)), tmp_path / "run"
     run(vlm, {"q": task}, [None, HEAL(alpha=0.6)], path)
     fired = {"steps": 1, "changes": 2, "sizes": {"beta": 0.1, "gamma": 0.0}, "reason": None}
@@ -82,7 +82,7 @@ def test_scores_come_from_the_answers_alone(vlm: VLM, tmp_path: Path) -> None:
 
 
 class Rated(JudgedTask, Questions):
-    """The same questions, but only a judge knows what is right."""
+    """The same questions, rated by a judge."""
 
     def judge_prompt(self, sample: Sample, text: str) -> Prompt:
         return Prompt("", f"{sample.id}: {text}")
@@ -101,7 +101,7 @@ class Rated(JudgedTask, Questions):
         return {"right": float(sum(known)), "n": float(len(known))}
 
 
-def test_a_judge_can_come_later(vlm: VLM, tmp_path: Path) -> None:
+def test_judging_after_the_run(vlm: VLM, tmp_path: Path) -> None:
     task = Rated(pictures(tmp_path / "pictures", 2))
     (row,) = run(vlm, {"q": task}, [None], tmp_path / "run").rows
     assert row.answered == 4
@@ -122,8 +122,8 @@ def test_a_judge_can_come_later(vlm: VLM, tmp_path: Path) -> None:
     assert asked == [f"{key.sample}: {r.text}" for key, r in sorted(Folder(tmp_path / "run").records().items())]
 
 
-def test_differences_are_over_samples_that_were_judged_for_both(vlm: VLM, tmp_path: Path) -> None:
-    """The same rating wherever there is one: no difference, although other samples were left out."""
+def test_differences_use_samples_judged_for_both(vlm: VLM, tmp_path: Path) -> None:
+    """All ratings are equal, so the difference is zero although different samples were skipped."""
     task = Rated(pictures(tmp_path / "pictures", 2))
     run(vlm, {"q": task}, {"plain": None, "heal": HEAL(alpha=0.6)}, tmp_path / "run")
     assert rescore(tmp_path / "run", lambda _: None, {"q": task}).rows[1].differences == {}

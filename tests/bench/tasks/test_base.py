@@ -1,4 +1,4 @@
-"""Samples, sums and what is refused."""
+"""The task interface and the catalogue."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from heal.bench import available_tasks, create
-from heal.bench.score.summary import task_again
+from heal.bench.score.summary import restore_task
 from heal.bench.tasks.base import (
     File,
     Number,
@@ -19,8 +19,8 @@ from heal.bench.tasks.base import (
     Task,
     figures,
     fingerprint,
+    grouped_by_unit,
     ratio,
-    together,
     totals,
     unit_counts,
 )
@@ -30,7 +30,7 @@ from heal.methods.options import options_of as documented
 
 
 class Right(Task):
-    """The share of right answers."""
+    """Percentage of correct answers."""
 
     name, summary, max_new_tokens, headline = "right", "", 1, "accuracy"
 
@@ -51,7 +51,7 @@ def sample(id: str, unit: str = "u", prompt: str = "?", label: str = "yes") -> S
     return Sample(id, unit, prompt, {"label": label}, File(Path("nowhere.png")))
 
 
-def test_units_are_counted_once_and_failed_samples_left_out() -> None:
+def test_units_are_counted_once_and_failed_samples_skipped() -> None:
     task = Right()
     parses = {s.id: task.parse(s, text) for s, text in zip(task.samples(), ("yes", "no", "yes"), strict=False)}
     counts = unit_counts(task, task.samples(), parses)
@@ -60,30 +60,30 @@ def test_units_are_counted_once_and_failed_samples_left_out() -> None:
     assert figures(task, counts.values()) == {"accuracy": pytest.approx(200 / 3)}
 
 
-def test_nothing_counted_is_nan() -> None:
+def test_figures_of_nothing_are_nan() -> None:
     assert np.isnan(figures(Right(), [])["accuracy"])
     assert np.isnan(ratio(0.0, 0.0))
-    assert ratio(np.array([1.0, 2.0]), np.array([0.0, 4.0]), 100).tolist() == [
+    assert np.asarray(ratio(np.array([1.0, 2.0]), np.array([0.0, 4.0]), 100)).tolist() == [
         pytest.approx(np.nan, nan_ok=True),
         50.0,
     ]
 
 
-def test_samples_of_a_unit_come_together() -> None:
+def test_samples_are_grouped_by_unit() -> None:
     mixed = [sample("1", "a"), sample("2", "b"), sample("3", "a")]
-    assert [s.id for s in together(mixed, "it")] == ["1", "3", "2"]
+    assert [s.id for s in grouped_by_unit(mixed, "it")] == ["1", "3", "2"]
     with pytest.raises(DataError, match="the id 1 occurs twice"):
-        together([sample("1", "a"), sample("1", "b")], "it")
+        grouped_by_unit([sample("1", "a"), sample("1", "b")], "it")
 
 
-def test_fingerprints_tell_what_is_asked_apart() -> None:
+def test_fingerprints_depend_on_the_samples() -> None:
     plain = fingerprint([sample("1"), sample("2")])
     assert plain == fingerprint([sample("1"), sample("2")])
     others = ([sample("1")], [sample("2"), sample("1")], [sample("1"), sample("2", prompt="!")])
     assert len({plain, *(fingerprint(o) for o in others), fingerprint([sample("1"), sample("2", label="no")])}) == 5
 
 
-def test_images_are_read_late_and_clearly_refused(tmp_path: Path) -> None:
+def test_images_are_read_on_demand(tmp_path: Path) -> None:
     Image.new("L", (3, 2)).save(tmp_path / "grey.png")
     found = File(tmp_path / "grey.png").load()
     assert (found.mode, found.size) == ("RGB", (3, 2))
@@ -132,8 +132,8 @@ def test_wrong_options_are_explained(name: str, options: dict[str, Any], message
         create(name, **options)
 
 
-def test_stored_runs_may_have_earlier_names_of_options() -> None:
-    again = task_again({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}}, Path("run"))
+def test_stored_runs_may_use_former_option_names() -> None:
+    again = restore_task({"name": "mini-pope", "options": {"images": 3, "splits": ["random"]}}, Path("run"))
     assert again == create("mini-pope", count=3, splits="random")
 
 

@@ -1,7 +1,8 @@
-"""CHAIR: words, mentions, figures by hand, the golden figures, and ids that must be known."""
+"""CHAIR: tokens, mentions, figures computed by hand, reference figures, and unknown ids."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from heal.bench import create
 from heal.bench.tasks import synonyms
 from heal.bench.tasks.base import figures, unit_counts
-from heal.bench.tasks.catalogue import again, options_of
+from heal.bench.tasks.catalogue import options_of, restore
 from heal.bench.tasks.chair import complete_sentences, score_files
 from heal.bench.tasks.image_files import image_key
 from heal.bench.tasks.lemmas import lemma
@@ -66,17 +67,17 @@ def test_tokens(text: str, expected: str) -> None:
         ("suvs", "suv"),
         ("sheep", "sheep"),
         ("bus", "bus"),
-        ("moped", "moped"),  # no form of `to mope`
+        ("moped", "moped"),  # not a form of `to mope`
         ("bed", "bed"),
-        ("bare", "bare"),  # no form of `to bear`
-        ("men", "men"),  # WordNet has a word `men`, and it is as short as `man`
-        ("vases", "vas"),  # WordNet takes the shortest: a vas is a vessel of the body
+        ("bare", "bare"),  # not a form of `to bear`
+        ("men", "men"),  # WordNet has an entry `men`, which is as short as `man`
+        ("vases", "vas"),  # WordNet takes the shortest lemma: a vas is a duct of the body
         ("smartphones", "smartphones"),  # WordNet 3.0 has no smartphone
         ("cars", "car"),
         ("cares", "cares"),  # no car
     ],
 )
-def test_nouns_as_wordnet_has_them(word: str, base: str) -> None:
+def test_nouns_match_wordnet(word: str, base: str) -> None:
     assert lemma(word, "the", "", synonyms.load().vocabulary) == base
 
 
@@ -106,7 +107,7 @@ def test_nouns_as_wordnet_has_them(word: str, base: str) -> None:
         ("the [red] car", "red"),
     ],
 )
-def test_verbs_by_the_words_beside_them(context: str, base: str) -> None:
+def test_verbs_are_recognised_by_context(context: str, base: str) -> None:
     before, _, rest = context.partition("[")
     word, _, after = rest.partition("]")
     found = lemma(word, before.split()[-1], after.split()[0], synonyms.load().vocabulary)
@@ -141,7 +142,7 @@ def test_own_table_has_the_80_categories() -> None:
     assert {c.name for c in CATEGORIES} <= table.categories
     for kind in CATEGORIES:
         for name in (kind.name, kind.plural, *kind.synonyms):
-            if name not in ("plant",):  # CHAIR does not count it: every tree is a plant
+            if name not in ("plant",):  # CHAIR does not count it, because every tree is a plant
                 assert table.mentions(table.words(f"the {name}")) == [kind.name], name
 
 
@@ -164,14 +165,14 @@ def test_figures_by_hand(write) -> None:
     assert (found["without_objects"], found["n"], found["synonyms"], found["lemmatizer"]) == (1, 3, "own", "rules")
 
 
-def test_nothing_mentioned_is_defined(write) -> None:
+def test_captions_without_objects(write) -> None:
     found = score_files(write("c", [{"image_id": 1, "caption": ""}]), write("o", json.dumps(OBJECTS)))
     assert (found["chair_s"], found["recall"], found["len"], found["f1"]) == (0, 0, 0, 0)
     assert np.isnan(found["chair_i"])
     assert np.isnan(found["precision"])
 
 
-def test_synonyms_of_a_file(write) -> None:
+def test_synonyms_from_a_file(write) -> None:
     table = write("s.txt", "dog, wolf\nperson, man\nfrisbee\ncat\ncar\n")
     captions = write("c", [{"image_id": 1, "caption": "Wolves and a puppy."}])
     found = score_files(captions, write("o", json.dumps(OBJECTS)), table)
@@ -186,7 +187,7 @@ def test_synonyms_of_a_file(write) -> None:
         ([CAPTIONS[0], {"image_id": "000000000001.jpg", "caption": "x"}], OBJECTS, "the image 1 has two captions"),
         ([{"image_id": 1}], OBJECTS, "record 1 has no `caption`"),
         ([{"caption": "x"}], OBJECTS, "record 1 has no `image_id`"),
-        ([{"image_id": 1, "caption": ["x"]}], OBJECTS, "the caption is not a text"),
+        ([{"image_id": 1, "caption": ["x"]}], OBJECTS, "the caption is not a string"),
         ("", OBJECTS, "c is empty"),
         ('{"image_id": 1, "caption": "A d', OBJECTS, "line 1.*cut off"),
         (CAPTIONS, {}, "has no images"),
@@ -224,7 +225,7 @@ def test_image_ids() -> None:
     assert image_key("a/b.jpg") == "a/b.jpg"
 
 
-def test_incomplete_sentences_are_dropped_if_wanted(write) -> None:
+def test_incomplete_sentences_can_be_dropped(write) -> None:
     assert complete_sentences("A dog. A cat and a") == "A dog."
     assert complete_sentences('He said "yes." And 3.5') == 'He said "yes."'
     assert complete_sentences("no end") == "no end"
@@ -257,8 +258,8 @@ def test_task_from_objects(write, tmp_path: Path) -> None:
 
 
 def test_ground_truth_from_coco_annotations(write, tmp_path: Path) -> None:
-    """Instances, and what the reference captions name."""
-    instances = {
+    """Ground truth combines instances and reference captions."""
+    instances: dict[str, list[Any]] = {
         "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}],
         "annotations": [{"image_id": 5, "category_id": 1}, {"image_id": 5, "category_id": 1}],
     }
@@ -277,31 +278,31 @@ def test_ground_truth_from_coco_annotations(write, tmp_path: Path) -> None:
     write("annotations/instances_val2014.json", json.dumps(instances | {"annotations": [{"image_id": 5}]}))
     with pytest.raises(DataError, match=r"instances_val2014.json, annotations 1 has no `category_id`"):
         create("chair", tmp_path).samples()
-    with pytest.raises(DataError, match=r"objects.json is missing; it can also be made from the COCO 2014"):
+    with pytest.raises(DataError, match=r"objects.json is missing; it can also be derived from the COCO 2014"):
         create("chair", write("empty/x", "").parent).samples()
 
 
 GOLDEN = {"chair_s": 44.8, "chair_i": 12.7, "recall": 80.0, "len": 96.9}
 
 
-def test_golden_figures(official) -> None:
+def test_reference_figures(official) -> None:
     folder = official("chair")
     found = score_files(folder / "llava-1.5_greedy.jsonl", folder / "coco2014_objects.json", folder / "synonyms.txt")
     assert {name: round(found[name], 1) for name in GOLDEN} == GOLDEN
     assert found["n"] == 500
 
 
-def test_a_run_scored_again_needs_its_table_of_synonyms(write, tmp_path: Path) -> None:
-    """Where the data folder is gone, the package's own table would give other figures."""
+def test_rescoring_needs_the_synonyms_of_the_run(write, tmp_path: Path) -> None:
+    """Without the data folder, the default table would give different figures."""
     write("chair/objects.json", json.dumps(OBJECTS))
     table = write("chair/synonyms.txt", "dog, wolf\nperson, man\ncat\ncar\n")
     task = create("chair", tmp_path)
     assert task.note([]) == "lemmatizer rules, synonyms synonyms.txt"
-    described = {"name": "chair", "options": dict(options_of(task))}
-    assert described["options"]["lemmatizer"] == "rules"
+    options = dict(options_of(task))
+    assert options["lemmatizer"] == "rules"
     table.unlink()
     with pytest.raises(DataError, match=r"synonyms.txt is missing"):
-        again(described["name"], described["options"]).note([])
+        restore("chair", options).note([])
     assert create("chair", tmp_path).note([]) == "lemmatizer rules, synonyms own"
 
 

@@ -1,4 +1,4 @@
-"""What is said about a folder of data."""
+"""Detection of benchmarks in a data folder."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The judge's client against a real server that also misbehaves."""
+"""The judge client against a real server that also misbehaves."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_a_request_as_others_make_it(server: Server) -> None:
+def test_request_format(server: Server) -> None:
     rest = Rest()
     with judge(server, rest, max_tokens=7) as asked:
         assert asked(PROMPT).text == "Rating: 5"
@@ -43,7 +43,7 @@ def said(content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "trouble", [429, 500, 503, "cut", "half", "not JSON", "[]", {}, {"choices": []}, said(None), said(" "), said([1])]
 )
-def test_trouble_passes(server: Server, trouble: Any) -> None:
+def test_temporary_errors_are_retried(server: Server, trouble: Any) -> None:
     rest = Rest()
     server.script = [trouble, trouble]
     with judge(server, rest) as asked:
@@ -54,9 +54,9 @@ def test_trouble_passes(server: Server, trouble: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "why"), [(429, "HTTP 429: busy"), ("cut", "Error"), ("nonsense", "no chat completion: 'nonsense'")]
+    ("trouble", "why"), [(429, "HTTP 429: busy"), ("cut", "Error"), ("nonsense", "not a chat completion: 'nonsense'")]
 )
-def test_trouble_that_stays_gives_no_reply(server: Server, tmp_path: Path, trouble: Any, why: str) -> None:
+def test_permanent_errors_give_no_reply(server: Server, tmp_path: Path, trouble: Any, why: str) -> None:
     rest = Rest()
     server.script = [trouble] * 4
     with judge(server, rest, tmp_path, attempts=4) as asked:
@@ -68,7 +68,7 @@ def test_trouble_that_stays_gives_no_reply(server: Server, tmp_path: Path, troub
         assert asked(PROMPT).text == "Rating: 5"
 
 
-def test_a_refusal_is_not_repeated(server: Server) -> None:
+def test_refused_requests_are_not_retried(server: Server) -> None:
     rest = Rest()
     server.script = [401]
     with judge(server, rest) as asked:
@@ -79,20 +79,20 @@ def test_a_refusal_is_not_repeated(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-def test_a_slow_judge_is_given_up(server: Server) -> None:
+def test_slow_judge_times_out(server: Server) -> None:
     server.script = ["slow", "slow"]
     with judge(server, Rest(), attempts=1, timeout=0.1) as asked:
         assert "reply within 0.1 s" in asked(PROMPT).error
 
 
-def test_nobody_there() -> None:
+def test_unreachable_judge() -> None:
     with Server() as gone:
         url = gone.url
     with Judge(JudgeOptions("m", url, attempts=2), sleep=lambda _: None) as asked:
         assert "ConnectError" in asked(PROMPT).error
 
 
-def test_the_server_says_how_long_to_wait(server: Server) -> None:
+def test_retry_after_is_respected(server: Server) -> None:
     rest = Rest()
     server.script = [(429, "7"), (429, "9999"), (503, "soon")]
     with judge(server, rest) as asked:
@@ -108,7 +108,7 @@ def test_rate_limit(server: Server) -> None:
     assert rest.naps == [2.0, 2.0, 2.0]
 
 
-def test_each_thing_is_asked_once(server: Server, tmp_path: Path) -> None:
+def test_replies_are_cached(server: Server, tmp_path: Path) -> None:
     with judge(server, Rest(), tmp_path) as asked:
         assert not asked(PROMPT).cached
         assert asked(PROMPT).cached
@@ -125,7 +125,7 @@ def test_each_thing_is_asked_once(server: Server, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_broken_cache_file_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+def test_broken_cache_file_is_requested_again(server: Server, tmp_path: Path) -> None:
     with judge(server, Rest(), tmp_path) as asked:
         asked(PROMPT)
         path = asked.place(PROMPT)
@@ -137,9 +137,9 @@ def test_a_broken_cache_file_is_asked_for_again(server: Server, tmp_path: Path) 
         assert asked(PROMPT).cached
 
 
-def test_a_cache_that_cannot_be_written_is_named(server: Server, tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with judge(server, Rest(), tmp_path / "file") as asked, pytest.raises(DataError, match="cannot be kept"):
+    with judge(server, Rest(), tmp_path / "file") as asked, pytest.raises(DataError, match="cannot be stored"):
         asked(PROMPT)
 
 

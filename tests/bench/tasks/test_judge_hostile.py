@@ -1,4 +1,4 @@
-"""A judge's server that leaks, drips, floods or redirects; addresses and keys that cannot be right."""
+"""Hostile judge servers (leaks, slow or endless replies, redirects), invalid addresses and keys."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 def echo(change: Callable[[str], str], status: int = 401) -> Callable[[Handler], None]:
-    """Sends back the key that came with the request, changed in some way."""
+    """Returns the key of the request, changed in some way."""
 
     def answer(handler: Handler) -> None:
         key = handler.headers["Authorization"].removeprefix("Bearer ")
@@ -55,14 +55,14 @@ ECHOES: dict[str, Callable[[str], str]] = {
 
 
 def leaked(text: str) -> bool:
-    """Five characters of the key in a row, as they are or encoded."""
+    """Five consecutive characters of the key, plain or encoded."""
     forms = {KEY.lower(), quote(KEY, safe="").lower()}
     return any(form[at : at + 5] in text.lower() for form in forms for at in range(len(form) - 4))
 
 
 @pytest.mark.parametrize("how", ECHOES)
 @pytest.mark.parametrize("status", [401, 500])
-def test_a_key_sent_back_is_not_told(server: Server, how: str, status: int) -> None:
+def test_returned_key_is_redacted_in_errors(server: Server, how: str, status: int) -> None:
     server.script = [echo(ECHOES[how], status)] * 2
     with judge(server, Rest(), key=KEY, attempts=2) as asked:
         reply = asked(PROMPT)
@@ -74,7 +74,7 @@ def test_a_key_sent_back_is_not_told(server: Server, how: str, status: int) -> N
 
 
 @pytest.mark.parametrize("how", ["whole", "url", "json"])
-def test_a_key_in_a_reply_is_not_kept(server: Server, tmp_path: Path, how: str) -> None:
+def test_key_in_a_reply_is_not_stored(server: Server, tmp_path: Path, how: str) -> None:
     server.script = [echo(ECHOES[how], 200)]
     with judge(server, Rest(), tmp_path, key=KEY) as asked:
         reply = asked(PROMPT)
@@ -83,7 +83,7 @@ def test_a_key_in_a_reply_is_not_kept(server: Server, tmp_path: Path, how: str) 
     assert not leaked(repr(reply) + kept.read_text())
 
 
-def test_a_reply_keeps_its_words(server: Server) -> None:
+def test_redaction_keeps_ordinary_words(server: Server) -> None:
     """A key of ordinary words must not make a rating unreadable."""
     with judge(server, Rest(), key="my-rating-5") as asked:
         assert asked(PROMPT).text == "Rating: 5"
@@ -92,7 +92,7 @@ def test_a_reply_keeps_its_words(server: Server) -> None:
 @pytest.mark.parametrize(
     "key", ["sk-12\n34", "sk-12\r\nX: y", "sk-12 34", "sk-1234\n", "schlüssel-12", "sk-\x0012", " "]
 )
-def test_a_key_that_cannot_be_sent(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_keys(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://there/v1")
     with pytest.raises(ConfigError, match=r"the judge's key \(OPENAI_API_KEY\) has a line break") as told:
         JudgeOptions("m", "http://there/v1", key)
@@ -100,7 +100,7 @@ def test_a_key_that_cannot_be_sent(key: str, monkeypatch: pytest.MonkeyPatch) ->
     assert "12" not in str(told.value)
 
 
-def test_a_user_in_the_address_is_not_told(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_user_in_the_address_is_redacted(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     server.script = [401, "cut", 500]
     url = server.url.replace("//", "//ann:pass%2Fw0rd@")
@@ -162,9 +162,7 @@ def test_credentials_of_odd_addresses() -> None:
         ("http://there/v1?key=w0rd", "must end before"),
     ],
 )
-def test_addresses_that_cannot_be_right(
-    url: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_invalid_addresses(url: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message) as told:
         JudgeOptions("m", url)
     assert "\n" not in str(told.value)
@@ -201,18 +199,18 @@ def drip_head(handler: Handler) -> None:
 
 
 @pytest.mark.parametrize("slow", [drip_body, drip_head])
-def test_a_dripping_reply_is_given_up(server: Server, slow: Callable[[Handler], None]) -> None:
-    """Five seconds of single bytes, each well within a socket's timeout."""
+def test_slow_reply_times_out(server: Server, slow: Callable[[Handler], None]) -> None:
+    """Five seconds of single bytes, each within the socket timeout."""
     server.script = [slow]
     begun = time.monotonic()
     with judge(server, Rest(), attempts=1, timeout=0.4) as asked:
         reply = asked(PROMPT)
     assert time.monotonic() - begun < 3
-    assert (reply.text, reply.reason) == (None, "no whole reply within 0.4 s")
+    assert (reply.text, reply.reason) == (None, "no complete reply within 0.4 s")
 
 
 def flood(handler: Handler) -> None:
-    """As much as anybody takes, without an end."""
+    """An endless reply."""
     handler.send_response(200)
     handler.end_headers()
     sent = 0
@@ -228,7 +226,7 @@ def bomb(handler: Handler) -> None:
     handler.reply(200, gzip.compress(b" " * 40 * 2**20, 1), {"Content-Encoding": "gzip"})
 
 
-def test_a_flood_is_not_read_whole(server: Server) -> None:
+def test_endless_reply_is_cut_off(server: Server) -> None:
     server.script = [flood]
     with judge(server, Rest(), attempts=1) as asked:
         reply = asked(PROMPT)
@@ -240,7 +238,7 @@ def test_a_flood_is_not_read_whole(server: Server) -> None:
     assert server.sent[0] < 100 * 2**20
 
 
-def test_a_bomb_is_not_unpacked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compression_bomb_is_not_decompressed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
     from heal.bench.tasks import endpoint
@@ -272,17 +270,17 @@ def encoded(name: str) -> Callable[[Handler], None]:
     return lambda handler: handler.reply(200, b"???", {"Content-Encoding": name})
 
 
-def test_packed_replies(server: Server) -> None:
+def test_compressed_replies(server: Server) -> None:
     server.script = [packed, encoded("gzip"), encoded("br")]
     with judge(server, Rest(), attempts=1) as asked:
         assert asked(PROMPT).text == "Rating: 5"
-        assert asked(PROMPT).reason == "packed reply that cannot be unpacked"
-        assert asked(PROMPT).reason == "reply in an encoding that was not asked for"
+        assert asked(PROMPT).reason == "compressed reply that cannot be decompressed"
+        assert asked(PROMPT).reason == "reply in an encoding that was not requested"
     assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_does_not_carry_the_key_away(server: Server, status: int) -> None:
+def test_redirects_do_not_receive_the_key(server: Server, status: int) -> None:
     with serving() as other:
         server.script = [lambda handler: handler.reply(status, b"", {"Location": other.url})]
         with judge(server, Rest(), key=KEY) as asked:
@@ -291,7 +289,7 @@ def test_a_redirect_does_not_carry_the_key_away(server: Server, status: int) -> 
     assert reply.reason == f"HTTP {status}, a redirect, which is not followed"
 
 
-def test_waiting_has_an_end(server: Server) -> None:
+def test_waiting_is_limited(server: Server) -> None:
     rest = Rest()
     server.script = [(429, "inf"), (429, "nan"), (429, "-5"), *[503] * 100]
     with judge(server, rest, attempts=70, longest=3.0) as asked:
@@ -300,14 +298,14 @@ def test_waiting_has_an_end(server: Server) -> None:
     assert max(rest.naps) == 3.0
 
 
-def test_a_judge_that_is_gone_is_left_alone(server: Server) -> None:
-    """A night of waiting for a server that is down would end with the same figures."""
+def test_requests_stop_after_repeated_failures(server: Server) -> None:
+    """Waiting for a server that is down would not change the figures."""
     server.script = [401, 200, 401, 401, 401]
     server.script[1] = GOOD
     with judge(server, Rest(), give_up=3) as asked:
         found = [asked(Prompt("", str(number))) for number in range(8)]
     assert len(server.seen) == 5
-    assert [reply.reason for reply in found[2:6]] == ["HTTP 401"] * 3 + ["not asked after 3 failures in a row"]
+    assert [reply.reason for reply in found[2:6]] == ["HTTP 401"] * 3 + ["not asked after 3 consecutive failures"]
     assert found[1].text == "Rating: 5"
 
 
@@ -329,30 +327,30 @@ def test_a_judge_that_is_gone_is_left_alone(server: Server) -> None:
         "\ufeff{}",
     ],
 )
-def test_replies_of_a_wrong_shape(server: Server, body: str) -> None:
+def test_malformed_replies(server: Server, body: str) -> None:
     server.script = [body]
     with judge(server, Rest(), attempts=1) as asked:
         reply = asked(PROMPT)
     assert reply.text is None
-    assert reply.reason in ("reply that is no chat completion", "empty reply")
+    assert reply.reason in ("reply that is not a chat completion", "empty reply")
 
 
-def test_bytes_that_are_no_text(server: Server, tmp_path: Path) -> None:
+def test_invalid_utf8(server: Server, tmp_path: Path) -> None:
     half = '{"choices": [{"message": {"content": "Rating: 5 \\ud800"}}]}'
     server.script = [lambda handler: handler.reply(200, b"\xff\xfe\xff"), half]
     with judge(server, Rest(), tmp_path, attempts=1) as asked:
-        assert asked(PROMPT).reason == "reply that is no chat completion"
+        assert asked(PROMPT).reason == "reply that is not a chat completion"
         assert asked(Prompt("", "an answer \udfff")).text == "Rating: 5 ?"
         assert asked(Prompt("", "an answer \udfff")).cached
 
 
-def test_a_reply_cut_at_its_longest_is_known_as_such(server: Server, tmp_path: Path) -> None:
+def test_truncated_reply_is_recognised(server: Server, tmp_path: Path) -> None:
     server.script = [{"choices": [{"message": {"content": "It is"}, "finish_reason": "length"}]}]
     with judge(server, Rest(), tmp_path) as asked:
         first, second = asked(PROMPT), asked(PROMPT)
     assert (first.cut, second.cut, second.cached) == (True, True, True)
 
 
-def test_nobody_at_the_address() -> None:
+def test_unreachable_address() -> None:
     with Judge(JudgeOptions("m", "http://127.0.0.1:1/v1", attempts=1)) as asked:
         assert asked(PROMPT).reason == "ConnectError"

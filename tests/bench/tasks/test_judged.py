@@ -1,4 +1,4 @@
-"""MMHal-Bench, LLaVA-Bench and BLINK-Twice: prompts, ratings, and what could not be rated."""
+"""MMHal-Bench, LLaVA-Bench and BLINK-Twice: prompts, ratings and unrated answers."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def mmhal(write, tmp_path: Path) -> Path:
 
 
 def test_mmhal_prompt(mmhal: Path) -> None:
-    task = create("mmhal", mmhal)
+    task: Any = create("mmhal", mmhal)
     sample = task.samples()[1]
     assert (sample.id, sample.prompt, sample.truth["type"]) == ("1", "What {} 1?", "adversarial")
     assert task.judge_prompt(sample, "So {}.").text == "C: Cat, Dog\nQ: What {} 1?\nA: It is.\nR: So {}.\n"
@@ -70,16 +70,17 @@ def test_mmhal_prompt(mmhal: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["7", "10", "-1", "3.5", "60", "nan", "inf", "1e9"])
-def test_an_impossible_rating_is_no_figure(mmhal: Path, number: str) -> None:
+def test_impossible_ratings_are_not_counted(mmhal: Path, number: str) -> None:
     """The official script reads `rating: 10` as 1 and `rating: 3.5` as 3."""
-    task = create("mmhal", mmhal)
+    task: Any = create("mmhal", mmhal)
     parse = task.read_reply(task.samples()[0], f"Rating: {number}, well done")
     assert (parse["rating"], parse["unjudged"], parse["why"]) == (None, True, "rating that is not 0 to 6")
     assert np.isnan(figures_of(task, {"0": parse})["score"])
 
 
-def test_reasons_are_told(mmhal: Path) -> None:
-    task, strict = create("mmhal", mmhal), create("mmhal", mmhal, parser="strict")
+def test_reasons_are_reported(mmhal: Path) -> None:
+    task: Any = create("mmhal", mmhal)
+    strict = create("mmhal", mmhal, parser="strict")
     busy, cut = (
         Reply(None, reason="HTTP 429", error="HTTP 429: slow down", judge="j"),
         Reply("So", cut=True, judge="j"),
@@ -90,7 +91,7 @@ def test_reasons_are_told(mmhal: Path) -> None:
     assert parses[0]["error"] == "HTTP 429: slow down"
     assert task.note(parses) == (
         "judge j; 5 of 16 not judged: 3 × HTTP 429, 1 × reply cut off at max_tokens, 1 × rating that is not 0 to 6; "
-        "2 of 16 without a clear rating and rated 0, as officially: 1 × reply without a rating, "
+        "2 of 16 without a clear rating and rated 0, as in the official script: 1 × reply without a rating, "
         "1 × reply with several ratings"
     )
     assert "left out: 1 × reply without" in strict.note(parses)
@@ -103,8 +104,9 @@ def test_reasons_are_told(mmhal: Path) -> None:
 
 
 def test_mmhal_figures(mmhal: Path) -> None:
-    """Ratings 6 and 2 for the types in turn, one reply without a rating, one answer that nobody judged."""
-    official, strict = create("mmhal", mmhal), create("mmhal", mmhal, parser="strict")
+    """Ratings alternate between 6 and 2; one reply has no rating, one answer was not judged."""
+    official: Any = create("mmhal", mmhal)
+    strict = create("mmhal", mmhal, parser="strict")
     replies = {s.id: "Rating: 6" if int(s.id) < 8 else "Rating: 2" for s in official.samples()} | {"0": "Well."}
     parses = {s.id: official.read_reply(s, replies[s.id]) for s in official.samples()}
     parses["9"] = official.parse(official.samples()[9], "an answer")
@@ -119,8 +121,8 @@ def test_mmhal_figures(mmhal: Path) -> None:
     assert honest["attribute/score"] == 2
 
 
-def test_nobody_judged(mmhal: Path) -> None:
-    task = create("mmhal", mmhal)
+def test_unjudged_answers(mmhal: Path) -> None:
+    task: Any = create("mmhal", mmhal)
     found = figures_of(task, {s.id: task.parse(s, "x") for s in task.samples()})
     assert np.isnan(found["score"])
     assert np.isnan(found["hallucination_rate"])
@@ -129,12 +131,13 @@ def test_nobody_judged(mmhal: Path) -> None:
 
 def test_mmhal_without_template(mmhal: Path) -> None:
     path = mmhal / "mmhal" / "judge_template.txt"
+    task: Any = create("mmhal", mmhal)
     path.write_text("{} only")
-    with pytest.raises(DataError, match="must have four places"):
-        create("mmhal", mmhal).template  # noqa: B018
+    with pytest.raises(DataError, match="must have four placeholders"):
+        task.template  # noqa: B018
     path.unlink()
     with pytest.raises(DataError, match=r"judge_template.txt is missing; it comes from .*MMHal-Bench"):
-        create("mmhal", mmhal).template  # noqa: B018
+        task.template  # noqa: B018
     assert len(create("mmhal", mmhal).samples()) == 16
 
 
@@ -147,7 +150,7 @@ def test_mmhal_contents_are_a_list(mmhal: Path) -> None:
 
 
 def test_mmhal_official(official) -> None:
-    task = create("mmhal", official("mmhal"))
+    task: Any = create("mmhal", official("mmhal"))
     assert len(task.samples()) == 96
     assert all(s.truth["type"] == TYPES[int(s.id) % 8] for s in task.samples())
     prompt = task.judge_prompt(task.samples()[0], "A yellow cap.").text
@@ -177,7 +180,10 @@ def test_mmhal_official(official) -> None:
 )
 def test_scores_of_a_reply(reply: str, expected: tuple[float, float] | str) -> None:
     found = scores(reply)
-    assert expected in found if isinstance(found, str) else found == expected
+    if isinstance(found, str):
+        assert str(expected) in found
+    else:
+        assert found == expected
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def llava(write, tmp_path: Path) -> Path:
 
 
 def test_llava_prompt(llava: Path) -> None:
-    task = create("llava-bench", llava)
+    task: Any = create("llava-bench", llava)
     assert task.judge_prompt(task.samples()[1], "Mine").text == (
         "[Context]\nC0\nmore\n\n[Question]\nQ1\n\n[Assistant 1]\nR1\n\n[End of Assistant 1]\n\n"
         "[Assistant 2]\nMine\n\n[End of Assistant 2]\n\n[System]\nRate detail.\n\n"
@@ -203,7 +209,7 @@ def test_llava_prompt(llava: Path) -> None:
 
 
 def test_llava_figures(llava: Path) -> None:
-    task = create("llava-bench", llava)
+    task: Any = create("llava-bench", llava)
     replies = ("8 4\n", "10 9", "no idea", None)
     parses = {s.id: task.judge(s, "x", lambda _, r=r: r) for s, r in zip(task.samples(), replies, strict=True)}
     found = figures_of(task, parses)
@@ -232,7 +238,7 @@ def test_llava_gaps(llava: Path) -> None:
 
 
 def test_llava_official(official) -> None:
-    task = create("llava-bench", official("llava_bench"))
+    task: Any = create("llava-bench", official("llava_bench"))
     assert len(task.samples()) == 60
     assert len({s.unit for s in task.samples()}) == 24
     assert task.judge_prompt(task.samples()[0], "x").text.startswith("[Context]\nAn aerial view of Diamond Head")
@@ -243,7 +249,7 @@ def test_llava_official(official) -> None:
 
 @pytest.fixture
 def blink(write, tmp_path: Path) -> Path:
-    """Two groups with a twin and one without, two questions an image."""
+    """Two groups with a twin and one without, two questions per image."""
     rows = [
         {
             "group": group,
@@ -261,7 +267,7 @@ def blink(write, tmp_path: Path) -> Path:
 
 
 def test_blink_figures(blink: Path) -> None:
-    task = create("blink-twice", blink)
+    task: Any = create("blink-twice", blink)
     assert len(task.samples()) == 10
     said = {s.id: s.truth["label"] for s in task.samples()} | {"2.jpg/0": "yes", "3.jpg/1": "hard to say"}
     parses = {s.id: task.parse(s, said[s.id]) for s in task.samples()}
@@ -270,7 +276,7 @@ def test_blink_figures(blink: Path) -> None:
     assert (found["i_acc"], found["g_acc"], found["unparsable"]) == (60, 50, 1)
     del parses["1.jpg/0"]
     found = figures_of(task, parses)
-    assert (found["i_acc"], found["g_acc"]) == (50, 0)  # of the four images and the one group that are answered
+    assert (found["i_acc"], found["g_acc"]) == (50, 0)  # out of the four images and the one group with all answers
 
 
 def test_blink_bad_manifests(write, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The miniature benchmarks: true, balanced, deterministic, and misleading where they should be."""
+"""The miniature benchmarks: correct, balanced, deterministic, and adversarial where they should be."""
 
 from collections import Counter
 from functools import cache
@@ -27,7 +27,7 @@ def answered(task, say):
 
 
 @pytest.mark.parametrize("name", NAMES_OF_TASKS)
-def test_always_the_same_and_growing(name: str) -> None:
+def test_samples_are_deterministic_and_extend(name: str) -> None:
     task = create(name, count=6)
     assert task.samples() == create(name, count=6).samples()
     assert task.fingerprint == create(name, count=6).fingerprint
@@ -38,13 +38,13 @@ def test_always_the_same_and_growing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_TASKS)
-def test_pictures_are_those_of_the_scenes(name: str) -> None:
+def test_images_match_the_scenes(name: str) -> None:
     for sample in create(name, count=2, distribution="counter").samples():
         index = int(sample.unit.rpartition("-")[2])
-        assert np.array_equal(sample.image(), World(0, "test", "counter").scene(index).image)
+        assert np.array_equal(np.asarray(sample.image()), np.asarray(World(0, "test", "counter").scene(index).image))
 
 
-def test_pope_is_true_and_balanced() -> None:
+def test_pope_is_correct_and_balanced() -> None:
     task = create("mini-pope", count=20)
     labels = Counter((split, s.truth["label"]) for s in task.samples() for split in s.truth["splits"])
     assert set(labels.values()) == {60}
@@ -60,7 +60,7 @@ def test_pope_is_true_and_balanced() -> None:
     assert present["random"] == present["popular"] == present["adversarial"]
 
 
-def test_absent_things_follow_the_recipe() -> None:
+def test_absent_objects_follow_the_recipe() -> None:
     stats, rng = statistics(), np.random.default_rng(0)
     objects = frozenset(("fork", "cup", "pizza", "person"))
     popular = absent_things("popular", objects, ["fork", "cup", "pizza"], rng)
@@ -78,7 +78,7 @@ def test_absent_things_follow_the_recipe() -> None:
 
 
 def test_adversarial_misleads_more_than_random() -> None:
-    """Measured by how likely the present things make the absent one."""
+    """Measured by the probability of the absent object given the present ones."""
     lure: dict[str, list[float]] = {}
     for s in create("mini-pope", count=40).samples():
         if s.truth["label"] == "no":
@@ -89,7 +89,7 @@ def test_adversarial_misleads_more_than_random() -> None:
     assert np.mean(lure["popular"]) > 2 * np.mean(lure["random"])
 
 
-def test_perfect_and_foolish_answers_to_pope() -> None:
+def test_pope_figures_of_perfect_and_constant_answers() -> None:
     task = create("mini-pope", count=8)
     perfect = answered(task, lambda s: s.truth["label"])
     assert [perfect[k] for k in ("accuracy", "f1", "yes_ratio", "unparsable")] == [100, 100, 50, 0]
@@ -101,11 +101,11 @@ def test_perfect_and_foolish_answers_to_pope() -> None:
         task, lambda s: s.truth["label"] if "random" in s.truth["splits"] else wrong[s.truth["label"]]
     )
     assert random_only["random/accuracy"] == 100
-    assert random_only["popular/recall"] == 100  # what is there is asked once for all splits
+    assert random_only["popular/recall"] == 100  # questions about present objects are shared by all splits
     assert 50 <= random_only["popular/accuracy"] < 60
 
 
-def test_chair_of_true_and_false_descriptions() -> None:
+def test_chair_of_correct_and_hallucinated_descriptions() -> None:
     task = create("mini-chair", count=20)
     true = answered(task, lambda s: view(s.unit).description())
     assert [true[k] for k in ("chair_s", "chair_i", "recall", "precision", "f1")] == [0, 0, 100, 100, 100]

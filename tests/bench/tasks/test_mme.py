@@ -1,6 +1,7 @@
-"""MME: every branch of the parser, pairs, groups, both forms of the data, and results of others."""
+"""MME: all branches of the parser, pairs, groups, both data layouts, and results of other programs."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from heal.errors import DataError, ImageError
         ("Yes, it is", "yes"),
         ("No.", "no"),
         (" yes", "yes"),
-        ("  yes", None),  # the fourth character is only the e
+        ("  yes", None),  # the fourth character is just the e
         ("nope", "no"),
         ("Not", "no"),
         ("It is no", None),
@@ -121,7 +122,7 @@ def test_task_from_texts_and_from_folders(write, tmp_path: Path) -> None:
     del parses["position/0/1"]
     found = figures(task, unit_counts(task, task.samples(), parses).values())
     assert found["position/accuracy"] == 100
-    assert np.isnan(found["position/accuracy_plus"])  # whether both are right is unknown
+    assert np.isnan(found["position/accuracy_plus"])  # it is unknown whether both are correct
 
 
 def test_missing_data(write, tmp_path: Path) -> None:
@@ -131,7 +132,8 @@ def test_missing_data(write, tmp_path: Path) -> None:
     sample = create("mme", tmp_path, subtasks="count").samples()[0]
     with pytest.raises(ImageError, match=r"no image .*a.jpg"):
         sample.image()
-    assert create("mme", tmp_path, subtasks="all").chosen == SUBTASKS
+    task: Any = create("mme", tmp_path, subtasks="all")
+    assert task.chosen == SUBTASKS
 
 
 def test_sums_work_on_arrays() -> None:

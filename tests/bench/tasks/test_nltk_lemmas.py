@@ -1,4 +1,4 @@
-"""CHAIR with NLTK: clear lines where it is missing, tags as WordNet wants them, and the real thing if it is there."""
+"""CHAIR with NLTK: clear errors if it is missing, WordNet's tags, and the real NLTK if available."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from heal.bench.tasks import nltk_lemmas, synonyms
 from heal.bench.tasks.chair import score_files
 from heal.bench.tasks.lemmas import UNKNOWN, noun_base
 from heal.cli.app import app
-from heal.errors import ConfigError
+from heal.errors import ConfigError, MissingPackageError
 
 TAGS = {"seated": "VBN", "dogs": "NNS", "faster": "RBR", "older": "JJR", "of": "IN"}
 OBJECTS = {"1": ["dog"]}
@@ -30,7 +30,7 @@ def fresh() -> Iterator[None]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[tuple[str, str]]:
-    """An NLTK that cuts at spaces, tags by a list and says what WordNet was asked."""
+    """A fake NLTK that splits at spaces, tags by a list and records requests to WordNet."""
     asked: list[tuple[str, str]] = []
     nltk, stem = types.ModuleType("nltk"), types.ModuleType("nltk.stem")
 
@@ -76,7 +76,7 @@ def test_figures_name_the_lemmatizer(monkeypatch: pytest.MonkeyPatch, write, tmp
     assert "lemmatizer rules" in CliRunner().invoke(app, options).stdout
 
 
-def test_names_are_lost_where_the_published_scripts_lose_them(monkeypatch: pytest.MonkeyPatch, write) -> None:
+def test_names_are_ignored_as_in_the_published_scripts(monkeypatch: pytest.MonkeyPatch, write) -> None:
     pretend(monkeypatch)
     table = write("s.txt", "TV, television\ncake,  cheesecake, cupcake\ncell phone, phone, iPhone\n")
     exact, own = synonyms.load(table, "nltk"), synonyms.load(table)
@@ -85,18 +85,20 @@ def test_names_are_lost_where_the_published_scripts_lose_them(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [LookupError("Resource punkt_tab not found\n" * 20), OSError("no file")])
-def test_missing_data_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception) -> None:
+def test_missing_data_gives_a_one_line_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
     pretend(monkeypatch, error)
     with pytest.raises(ConfigError, match="punkt_tab averaged_perceptron_tagger_eng wordnet") as told:
         create("chair", tmp_path, lemmatizer="nltk")
     assert "\n" not in str(told.value)
 
 
-def test_missing_nltk_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, write, tmp_path: Path) -> None:
+def test_missing_nltk_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch, write, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "nltk", None)
-    with pytest.raises(ConfigError, match=r'pip install "nltk>='):
+    with pytest.raises(MissingPackageError, match=r'pip install "\.\[chair\]"'):
         create("chair", tmp_path, lemmatizer="nltk")
-    with pytest.raises(ConfigError, match=r'pip install "nltk>='):
+    with pytest.raises(MissingPackageError, match=r'pip install "\.\[chair\]"'):
         score_files(write("c", CAPTIONS), write("o", json.dumps(OBJECTS)), lemmatizer="nltk")
     with pytest.raises(ConfigError, match="lemmatizer cannot be 'spacy': choose one of rules, nltk"):
         create("chair", tmp_path, lemmatizer="spacy")
@@ -104,7 +106,7 @@ def test_missing_nltk_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, write
 
 @pytest.fixture
 def real() -> None:
-    """Skips without NLTK and its data."""
+    """Skips the test without NLTK and its data."""
     pytest.importorskip("nltk")
     try:
         nltk_lemmas.version()
@@ -113,8 +115,8 @@ def real() -> None:
 
 
 @pytest.mark.usefixtures("real")
-def test_the_real_nltk(official) -> None:
-    """Other versions of its tagger move the figures a little."""
+def test_real_nltk(official) -> None:
+    """Other versions of its tagger change the figures slightly."""
     assert nltk_lemmas.bases("The men have vases.") == ["the", "men", "have", "vas", "."]
     folder = official("chair")
     files = (folder / "llava-1.5_greedy.jsonl", folder / "coco2014_objects.json", folder / "synonyms.txt")
@@ -124,7 +126,7 @@ def test_the_real_nltk(official) -> None:
 
 
 WORDNET = Path("/usr/share/wordnet")
-"""WordNet 3.0 as Debian's package wordnet-base has it."""
+"""WordNet 3.0 from Debian's package wordnet-base."""
 SUFFIXES = (
     ("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
     ("ies", "y"),
@@ -132,7 +134,7 @@ SUFFIXES = (
 
 
 class Morphology:
-    """Base forms of nouns as NLTK finds them in WordNet: exceptions, else suffixes, else the word itself."""
+    """Noun lemmas as NLTK finds them in WordNet: exceptions, then suffixes, then the word itself."""
 
     def __init__(self, folder: Path) -> None:
         lines = [line.split() for line in (folder / "noun.exc").read_text().splitlines()]
@@ -165,7 +167,7 @@ def plural(word: str) -> str:
 
 
 def disagreements(base: Callable[[str], str], nouns: Container[str], irregular: Iterable[str]) -> set[str]:
-    """Words of the table, their plurals and every irregular plural of WordNet that end elsewhere in the table."""
+    """Words of the table, their plurals, and WordNet's irregular plurals that map to other words of the table."""
     vocabulary = synonyms.load().vocabulary
     known = {word for word in vocabulary if word in UNKNOWN or word in nouns}
     words = vocabulary | {plural(word) for word in known} | {word + "s" for word in known} | set(irregular)
@@ -178,7 +180,7 @@ def disagreements(base: Callable[[str], str], nouns: Container[str], irregular: 
 def test_rules_agree_with_wordnet_word_by_word() -> None:
     own = Morphology(WORDNET)
     irregular = {word for word in own.exceptions if "_" not in word}
-    assert disagreements(own.base, own.nouns, irregular) == {"vas", "vasa"}  # which no caption has
+    assert disagreements(own.base, own.nouns, irregular) == {"vas", "vasa"}  # does not occur in captions
 
 
 @pytest.mark.usefixtures("real")

@@ -1,4 +1,4 @@
-"""What the embedded model is told about real photos."""
+"""Warnings of the embedded model about real photos."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 from heal.world.likeness import unlike_scenes
 
 
-def test_photos_are_no_scenes(official: Callable[[str], Path]) -> None:
+def test_photos_are_not_scenes(official: Callable[[str], Path]) -> None:
     photos = [Image.open(path).convert("RGB") for path in sorted(official("images").glob("*.jpg"))]
     assert sum(map(unlike_scenes, photos)) >= 0.9 * len(photos)
     cut = [photo.crop((0, 0, min(photo.size), min(photo.size))) for photo in photos]

@@ -1,7 +1,8 @@
-"""POPE: every branch of both parsers, the figures, the versions, and what does not belong together."""
+"""POPE: all branches of both parsers, figures, versions, and mismatched files."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from heal.errors import ConfigError, DataError
         ("   ", "yes", None),
         ("maybe", "yes", None),
         ("A dog", "yes", None),
-        ("NO", "yes", "no"),  # the official parser knows No, no and not only
+        ("NO", "yes", "no"),  # the official parser only knows No, no and not
         ("No!", "yes", "no"),
         ("No\n", "yes", "no"),
         ("no\nyes", "yes", None),
@@ -42,7 +43,7 @@ from heal.errors import ConfigError, DataError
         ("I know", "yes", None),
         ("Yes, a dog that is not asleep", "no", "yes"),
         ("not yes", "no", None),
-        (",no", "no", "no"),  # commas go before words are split
+        (",no", "no", "no"),  # commas are removed before words are split
         (".no", "yes", None),
     ],
 )
@@ -79,7 +80,7 @@ def test_figures_by_hand(write) -> None:
     assert found["f1"] == pytest.approx(400 / 7)
     assert found["yes_ratio"] == pytest.approx(400 / 6)
     assert (found["unparsable"], found["n"], found["parser"], found["version"]) == (1, 6, "official", "other")
-    # strict: yes no – | yes no no: tp 1, fn 2, fp 1, tn 2; the unclear one is wrong and no yes
+    # strict: yes no – | yes no no: tp 1, fn 2, fp 1, tn 2; the unclear answer is wrong and not a yes
     found = score_files(said, asked, "strict")
     assert [found[k] for k in ("accuracy", "precision")] == [50, 50]
     assert found["recall"] == found["yes_ratio"] == pytest.approx(100 / 3)
@@ -101,7 +102,7 @@ def test_order_of_lines_and_names_of_fields_do_not_matter(write) -> None:
     assert (found["accuracy"], found["unparsable"]) == (100, 0)
 
 
-def test_only_no_is_defined(write) -> None:
+def test_answers_that_are_all_no(write) -> None:
     found = score_files(write("a", answers("no", "no")), write("q", questions("yn")))
     assert np.isnan(found["precision"])
     assert (found["recall"], found["f1"], found["yes_ratio"]) == (0, 0, 0)
@@ -114,8 +115,8 @@ def test_only_no_is_defined(write) -> None:
         (answers("yes", "no", "no"), "an answer to 3, which was not asked"),
         (answers("yes", "no")[:1] * 2, "the question_id 1 occurs twice"),
         ([{"text": "yes"}], "record 1 has no `question_id`"),
-        ([{"question_id": 1}, {"question_id": 2}], "neither `text` nor `answer`"),
-        ([{"question_id": 1, "answer": None}, {"question_id": 2}], "neither `text` nor `answer`"),
+        ([{"question_id": 1}, {"question_id": 2}], "no answer in `text` or `answer`"),
+        ([{"question_id": 1, "answer": None}, {"question_id": 2}], "no answer in `text` or `answer`"),
         ("", "a.jsonl is empty"),
         ("[]", "has no records"),
         ('{"question_id": 1, "text": "yes"}\n{"question_id": 2, "te', "line 2.*probably cut off"),
@@ -132,7 +133,7 @@ def test_only_no_is_defined(write) -> None:
         ),
     ],
 )
-def test_answers_that_do_not_belong(write, tmp_path: Path, said, message: str) -> None:
+def test_answers_to_other_questions(write, tmp_path: Path, said, message: str) -> None:
     asked = write("q.json", questions("yn"))
     path = tmp_path / "a.jsonl"
     path.write_bytes(said) if isinstance(said, bytes) else write("a.jsonl", said)
@@ -193,7 +194,7 @@ def test_names_and_folders_of_other_repositories(write, tmp_path: Path, name: st
     assert len(create("pope", tmp_path, variant="aokvqa", splits="random").samples()) == 2
 
 
-def test_folder_with_gaps_or_mixed_versions(write, tmp_path: Path) -> None:
+def test_folder_with_missing_files_or_mixed_versions(write, tmp_path: Path) -> None:
     write("coco_pope_random.json", questions("yn" * 1455, typo=True))
     write("coco_pope_popular.json", questions("yn" * 1500))
     with pytest.raises(DataError, match="two versions of POPE are mixed"):
@@ -208,17 +209,18 @@ def test_folder_with_gaps_or_mixed_versions(write, tmp_path: Path) -> None:
 
 
 def test_official_files(official) -> None:
-    task = create("pope", official("pope"))
+    task: Any = create("pope", official("pope"))
     assert task.version == "current (3000)"
     assert len(task.samples()) == 9000
     assert len({s.unit for s in task.samples()}) == 500
     other = create("pope", official("pope"), variant="aokvqa", splits="adversarial")
     assert sum(s.truth["label"] == "yes" for s in other.samples()) == 1500
-    assert create("pope", official("pope/old-2910"), splits="random").version == "old (2910)"
+    old: Any = create("pope", official("pope/old-2910"), splits="random")
+    assert old.version == "old (2910)"
 
 
 def test_official_image_is_found(official) -> None:
-    task = create("pope", official("images").parent, splits="random")
+    task: Any = create("pope", official("images").parent, splits="random")
     images = {s.unit: s for s in task.samples()}.values()
     there = next(s for s in images if s.picture.path.is_file())
     assert there.image().mode == "RGB"

@@ -1,4 +1,4 @@
-"""Benchmark data that contradicts itself, escapes its folder or is not what it should be: refused, in one line."""
+"""Inconsistent, malicious or malformed benchmark data is refused with a one-line error."""
 
 import json
 import math
@@ -29,17 +29,17 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 
 def first(name: str, **change: Any) -> str:
-    """The first file of a benchmark with its first record changed; `...` drops a field."""
+    """The first file of a benchmark with a changed first record; `...` drops a field."""
     content = next(iter(official.EVERY[name][2]().values()))
     records = json.loads(content) if content.startswith("[") else rows(content)
     records[0] = {key: value for key, value in (records[0] | change).items() if value is not ...}
     return json.dumps(records)
 
 
-OUT = "names of images must lie below the data folder"
+OUT = "relative paths inside the data folder"
 CASES: list[tuple[str, str, str, str]] = [
-    ("pope", "coco_pope_random.json", first("pope", question_id=None), "`question_id` must be a text or a whole"),
-    ("pope", "coco_pope_random.json", first("pope", question_id=True), "`question_id` must be a text or a whole"),
+    ("pope", "coco_pope_random.json", first("pope", question_id=None), "`question_id` must be a string or a whole"),
+    ("pope", "coco_pope_random.json", first("pope", question_id=True), "`question_id` must be a string or a whole"),
     (
         "pope",
         "coco_pope_random.json",
@@ -47,7 +47,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "has 5000 characters, which is too long",
     ),
     ("pope", "coco_pope_random.json", first("pope", question_id=2), "the id random/2 occurs twice"),
-    ("pope", "coco_pope_random.json", first("pope", text=None), "`text` must be a text, not null"),
+    ("pope", "coco_pope_random.json", first("pope", text=None), "`text` must be a string, not null"),
     ("pope", "coco_pope_random.json", first("pope", text=" "), "`text` is empty"),
     ("pope", "coco_pope_random.json", first("pope", text=...), "has no `text`"),
     ("pope", "coco_pope_random.json", first("pope", label=[1]), "it must be yes or no"),
@@ -67,8 +67,8 @@ CASES: list[tuple[str, str, str, str]] = [
     ("chair", "image_ids.json", "12", "must be a JSON list of image ids"),
     ("chair", "image_ids.json", "{}", "must be a JSON list of image ids"),
     ("chair", "image_ids.json", "[]", "must be a JSON list of image ids"),
-    ("chair", "image_ids.json", "[1, [2]]", "id 2 must be a text or a whole number, not a list"),
-    ("chair", "image_ids.json", "[1, true]", "id 2 must be a text or a whole number"),
+    ("chair", "image_ids.json", "[1, [2]]", "id 2 must be a string or a whole number, not a list"),
+    ("chair", "image_ids.json", "[1, true]", "id 2 must be a string or a whole number"),
     ("chair", "image_ids.json", "[1, 1]", "the id 1 occurs twice"),
     ("chair", "objects.json", '{"1": [1]}', "must be a JSON object"),
     ("chair", "objects.json", '{"1": ["dog"], "1": ["cat"]}', "the key '1' occurs twice"),
@@ -76,14 +76,19 @@ CASES: list[tuple[str, str, str, str]] = [
     ("mme", "count.txt", "/etc/passwd\tq\tYes\n/etc/passwd\tp\tNo\n", OUT),
     ("mme", "count.txt", "1.jpg\tq\tYes\n1.jpg\tq\tNo\n", "the question 'q' about 1.jpg occurs twice"),
     ("mmhal", "response_template.json", first("mmhal", image_content="Cup"), "`image_content` must be a list"),
-    ("mmhal", "response_template.json", first("mmhal", image_content=[1]), "`image_content` must be a list of texts"),
-    ("mmhal", "response_template.json", first("mmhal", gt_answer=None), "`gt_answer` must be a text"),
+    (
+        "mmhal",
+        "response_template.json",
+        first("mmhal", image_content=[1]),
+        "`image_content` must be a list of strings",
+    ),
+    ("mmhal", "response_template.json", first("mmhal", gt_answer=None), "`gt_answer` must be a string"),
     ("mmhal", "response_template.json", first("mmhal", image_id="../x"), OUT),
     ("mmhal", "response_template.json", first("mmhal", image_id="1a"), "the question 'What is it.' about 1a occurs"),
     ("llava-bench", "questions.jsonl", first("llava-bench", question_id=1), "the id 1 occurs twice"),
     ("llava-bench", "questions.jsonl", first("llava-bench", image="../001.jpg"), OUT),
     ("llava-bench", "context.jsonl", '{"image": "001.jpg", "caption": "a"}\n' * 2, "the image 001.jpg occurs twice"),
-    ("llava-bench", "context.jsonl", '{"image": "001.jpg", "caption": {}}\n', "`caption` must be a text"),
+    ("llava-bench", "context.jsonl", '{"image": "001.jpg", "caption": {}}\n', "`caption` must be a string"),
     ("llava-bench", "answers_gpt4.jsonl", '{"question_id": 0, "text": "a"}\n' * 2, "the question_id 0 occurs twice"),
     ("blink-twice", "blink_twice.jsonl", official.blink()["blink_twice.jsonl"] * 2, "occurs twice .records 1 and 5"),
     ("blink-twice", "blink_twice.jsonl", first("blink-twice", answer="yes", question="Is it yes?"), "occurs twice"),
@@ -92,7 +97,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("coco", "annotations/captions_val2014.json", "[]", "must be a JSON object"),
     ("coco", "annotations/captions_val2014.json", '{"images": {}}', "`images` must be a list"),
     ("coco", "annotations/captions_val2014.json", '{"images": [5]}', "images 1 is not an object"),
-    ("coco", "annotations/captions_val2014.json", '{"images": [{"id": null}]}', "`id` must be a text or a whole"),
+    ("coco", "annotations/captions_val2014.json", '{"images": [{"id": null}]}', "`id` must be a string or a whole"),
     ("coco", "annotations/captions_val2014.json", '{"images": [{"id": 5}], "annotations": []}', "list the image 6"),
     ("coco", "annotations/instances_val2014.json", '{"categories": [{"id": 1}]}', "has no `name`"),
     ("coco", "annotations/instances_val2014.json", '{"categories": [{"id": 1, "name": "elf"}]}', "'elf' is not in"),
@@ -113,12 +118,12 @@ def test_data_is_refused(tmp_path: Path, name: str, file: str, content: str, mes
     with pytest.raises(DataError, match=message) as raised:
         create(task, tmp_path, **options).samples()
     assert len(str(raised.value)) < 600
-    (finding,) = survey(tmp_path)  # `heal data check` says the same
+    (finding,) = survey(tmp_path)  # `heal data check` reports the same
     assert finding.problem
 
 
 @pytest.mark.parametrize("name", official.EVERY)
-def test_the_data_itself_is_good(tmp_path: Path, name: str) -> None:
+def test_valid_data(tmp_path: Path, name: str) -> None:
     task, options, files = official.EVERY[name]
     assert create(task, official.put(tmp_path, files()), **options).samples()
     (finding,) = survey(tmp_path)
@@ -130,9 +135,9 @@ def test_answers_of_other_programs(tmp_path: Path) -> None:
     asked.write_text(official.pope()["coco_pope_random.json"])
     good = [{"question_id": i, "text": "yes"} for i in range(1, 5)]
     for change, message in (
-        ({"question_id": {}}, "`question_id` must be a text or a whole number"),
+        ({"question_id": {}}, "`question_id` must be a string or a whole number"),
         ({"question_id": 2}, "the question_id 2 occurs twice"),
-        ({"image": []}, "`image` must be a text or a whole number"),
+        ({"image": []}, "`image` must be a string or a whole number"),
         ({"image": "9" * 5000}, "is too long"),
     ):
         (tmp_path / "a.json").write_text(json.dumps([good[0] | change, *good[1:]]))
@@ -140,7 +145,7 @@ def test_answers_of_other_programs(tmp_path: Path) -> None:
             score_files(tmp_path / "a.json", asked)
 
 
-# ── questions of one kind ─────────────────────────────────────────────────────────────────────────────────
+# ── questions with one label ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("label", ["yes", "no"])
@@ -156,7 +161,7 @@ def test_one_class_has_no_f1(tmp_path: Path, label: str) -> None:
     assert found["n"] == 4
 
 
-def test_a_limit_that_leaves_one_class_is_said() -> None:
+def test_limit_that_leaves_one_class_gives_a_warning() -> None:
     task = create("mini-pope", count=1)
     one = [s for s in task.samples() if s.truth["label"] == "yes"]
     assert [r.split(":")[0] for r in task.remarks(one)] == ["random", "popular", "adversarial"]
@@ -165,14 +170,14 @@ def test_a_limit_that_leaves_one_class_is_said() -> None:
     assert "popular: no question is asked" in task.remarks(few)[0]
 
 
-def test_nothing_counted_is_never_a_rate(tmp_path: Path) -> None:
+def test_rates_of_nothing_are_nan(tmp_path: Path) -> None:
     for number, (task, options, files) in enumerate(official.EVERY.values()):
         found = figures(create(task, official.put(tmp_path / str(number), files()), **options), [])
         counts = {"unparsable", "unjudged", "rated", "without_objects"}
         assert all(math.isnan(value) for name, value in found.items() if name not in counts)
 
 
-# ── images that are missing ───────────────────────────────────────────────────────────────────────────────
+# ── missing images ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -183,12 +188,12 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_missing_images_are_known_before_the_run(data: Path) -> None:
+def test_missing_images_are_reported_before_the_run(data: Path) -> None:
     tasks = {"pope": create("pope", data, splits="random")}
     asked = chosen(tasks, None)
     assert presence(asked["pope"]).total == 3
     with pytest.raises(
-        DataError, match=r"pope: 1 of 3 images are missing: .*002\.jpg\. .*images=, or go .*--skip-missi"
+        DataError, match=r"pope: 1 of 3 images are missing: .*002\.jpg\. .*images=, or skip .*--skip-missi"
     ):
         with_images(asked)
     assert [s.id for s in with_images(asked, skip_missing=True)["pope"]] == ["random/1", "random/2", "random/3"]
@@ -221,7 +226,7 @@ def test_eval_without_images_and_with_some(
     args = ["eval", "pope:splits=random", "--data", str(data), "--method", "plain", "--max-new-tokens", "2"]
     out = tmp_path / "run"
     code, stdout, stderr = heal(monkeypatch, capsys, *args, "--model", "nowhere/none", "--out", str(out))
-    assert (code, stdout, stderr.count("\n")) == (2, "", 1)  # the model was not looked for
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)  # the model was not loaded
     assert "1 of 3 images are missing" in stderr
     assert not out.exists()
     args += ["--model", "random", "--out", str(out), "--skip-missing"]
@@ -229,7 +234,7 @@ def test_eval_without_images_and_with_some(
     assert code == 0
     assert "heal: warning: pope:splits=random: 1 of 3 images are missing" in stderr
     assert "3 of 4" in stdout
-    assert "! plain: 1 samples were left out, because their images are missing" in stdout
+    assert "! plain: 1 samples were skipped because their images are missing" in stdout
     code, stdout, _ = heal(monkeypatch, capsys, "score", str(out))
     assert (code, "3 of 4" in stdout) == (0, True)
     official.pictures(data, "COCO_val2014_000000000002.jpg")
@@ -237,7 +242,7 @@ def test_eval_without_images_and_with_some(
     assert (code, "samples was 3, now 4" in stderr) == (2, True)
 
 
-def test_the_first_failure_is_shown_at_once_and_a_run_without_answers_is_an_error(
+def test_first_failure_is_shown_immediately_and_no_answers_are_an_error(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     official.pictures(data, *(f"COCO_val2014_{i:012d}.jpg" for i in range(3)))
@@ -260,24 +265,26 @@ def test_the_first_failure_is_shown_at_once_and_a_run_without_answers_is_an_erro
 
 
 class Twice(Questions):
-    """One id for every sample."""
+    """A task that gives every sample the same id."""
 
     def samples(self) -> list[Sample]:
         return [Sample("1", s.unit, s.prompt, s.truth, s.picture) for s in super().samples()]
 
 
-def test_what_a_run_asks_can_be_told_apart(tmp_path: Path) -> None:
+def test_sample_ids_must_be_unique(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the id 1 occurs twice"):
         chosen({"q": Twice(drawn(tmp_path, 1))}, None)
 
 
-def test_another_order_of_methods_is_refused(tmp_path: Path) -> None:
+def test_different_order_of_methods_is_refused(tmp_path: Path) -> None:
     from heal import HEAL
 
     vlm, task = VLM.random(), Questions(drawn(tmp_path / "pictures", 1))
     methods: Mapping[str, Any] = {"plain": None, "heal": HEAL(alpha=0.6)}
     run(vlm, {"q": task}, methods, tmp_path / "run", Settings())
     other = {name: methods[name] for name in ("heal", "plain")}
-    with pytest.raises(RunError, match=r"its methods in another order: plain, heal, now heal, plain.*compared with"):
+    with pytest.raises(
+        RunError, match=r"its methods in a different order: plain, heal, now heal, plain.*compared with"
+    ):
         run(vlm, {"q": task}, other, tmp_path / "run", Settings(), resume=True)
     run(vlm, {"q": task}, methods, tmp_path / "run", Settings(), resume=True)

@@ -1,4 +1,4 @@
-"""From batches to records: every method in turn, a bad sample fails alone, and what is there is not made again."""
+"""Answer batches with every method and record the results. A failed sample does not stop its batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE_ERRORS = (ImageError, PromptError, NonFiniteError)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a process is with its share, in records."""
+    """Progress of one process, counted in records."""
 
     done: int
     total: int
@@ -40,7 +40,7 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Work:
-    """A run under way."""
+    """Everything needed to answer the batches of a run."""
 
     vlm: VLM
     tasks: Mapping[str, Task]
@@ -49,7 +49,7 @@ class Work:
     folder: Folder
 
     def answer(self, share: Sequence[Batch], shard: int | None, watch: Watch | None) -> None:
-        """Batch by batch, method by method, each on disk before the next."""
+        """Answer all batches with all methods and write each result to disk before the next one starts."""
         mine = {Key(b.task, m, s.id) for b in share for m in self.methods for s in b.samples}
         there = {key: record for key, record in self.folder.records().items() if key in mine}
         done, failed = len(there), _failures(there.values())
@@ -60,16 +60,17 @@ class Work:
 
         with self.folder.appender(shard) as file:
             report(share[0].task if share else "")
-            told = _tell(there.values(), " in an earlier part of this run; failed samples are not tried again")
+            earlier = " in an earlier part of this run; failed samples are not retried"
+            warned = _warn_of_failure(there.values(), earlier)
             for batch in share:
                 for made in self._batch(batch, there):
                     file.add(made)
-                    told = told or _tell(made, "")
+                    warned = warned or _warn_of_failure(made, "")
                     done, failed = done + len(made), failed + _failures(made)
                     report(batch.task)
 
     def _batch(self, batch: Batch, there: Mapping[Key, Record]) -> Iterator[list[Record]]:
-        """What is not there yet. A batch is always answered whole: its rows would round differently in another."""
+        """Yield the missing records. The whole batch is always answered, because rounding depends on its rows."""
         missing = {m: {s.id for s in batch.samples if Key(batch.task, m, s.id) not in there} for m in self.methods}
         if not any(missing.values()):
             return
@@ -94,14 +95,14 @@ class Work:
     def _answers(
         self, task: str, name: str, rows: Sequence[tuple[Sample, Image.Image]]
     ) -> list[tuple[Answer | HealError, int]]:
-        """With the number of rows that were answered at once. If one spoils them all, each is asked alone."""
+        """Return each answer with its batch size. If the batch fails, answer its rows one by one."""
         if not rows:
             return []
         seed = self.settings.seed
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", HealWarning)  # the summary says what did not fire
-                warnings.simplefilter("default", InputWarning)  # but not that pictures or prompts are odd
+                warnings.simplefilter("ignore", HealWarning)  # the summary reports methods without effect
+                warnings.simplefilter("default", InputWarning)  # but not unusual images or prompts
                 found = self.vlm.generate(
                     [picture for _, picture in rows],
                     [sample.prompt for sample, _ in rows],
@@ -142,8 +143,8 @@ def _failures(records: Iterable[Record]) -> int:
     return sum(record.error is not None for record in records)
 
 
-def _tell(records: Iterable[Record], when: str) -> bool:
-    """Show the first failure at once: a run may take hours, and its cause is often the same for all samples."""
+def _warn_of_failure(records: Iterable[Record], when: str) -> bool:
+    """Report the first failure immediately: a run may take hours, and samples often fail for the same reason."""
     first = next((record for record in records if record.error is not None), None)
     if first is not None:
         text = f"{first.task}, sample {first.sample} with {first.method} failed{when}: {first.error}"

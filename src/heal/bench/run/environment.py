@@ -1,4 +1,4 @@
-"""What a run ran on: versions, revision, hardware, weights, memory."""
+"""The environment of a run: versions, git revision, hardware, weights and memory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import xxhash
 
+from heal.engine.transformers_api import checkpoint_name
 from heal.errors import ModelError
+from heal.extras import optional
 from heal.tracing import versions
+
+with optional():
+    import xxhash
 
 if TYPE_CHECKING:
     from heal.vlm import VLM
 
 FINGERPRINT = "xxh3:"
-FLEETING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
+MACHINE_DEPENDENT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def environment() -> dict[str, Any]:
-    """What is worth knowing afterwards, and may differ when a run goes on."""
+    """Versions, revision and hardware. They are recorded, and may change when a run is resumed."""
     return {"versions": versions(), "revision": revision(), "hardware": hardware()}
 
 
 def revision() -> dict[str, Any] | None:
-    """Of the checkout that this package is used from, if it is one."""
+    """The git revision of the checkout this package is imported from, if there is one."""
     here = Path(__file__).parents[1]
     tracked = _git(here, "ls-files", "--error-unmatch", str(Path(__file__).relative_to(here)))
     commit = _git(here, "rev-parse", "HEAD")
@@ -60,9 +64,9 @@ def hardware() -> dict[str, Any]:
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Of every byte of every weight as it is in memory, so that a change after loading shows too.
+    """Hash all weights as they are in memory, so that changes made after loading are detected.
 
-    About ten gigabytes a second. Weights that accelerate has put on disk are hashed in the files they came from.
+    Hashes about 10 GB/s. Weights that accelerate has offloaded to disk are hashed from their checkpoint files.
     """
     digest, kept_elsewhere = xxhash.xxh3_128(), False
     for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
@@ -79,8 +83,8 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def files_fingerprint(model: torch.nn.Module) -> str:
-    """Of the files that a model was loaded from, each read once while its size and time stay the same."""
-    name = str(getattr(getattr(model, "config", None), "_name_or_path", ""))
+    """Hash the checkpoint files of a model. Hashes are cached while size and modification time stay the same."""
+    name = checkpoint_name(model)
     folder = Path(name)
     if not folder.is_dir():
         from huggingface_hub import try_to_load_from_cache
@@ -90,7 +94,7 @@ def files_fingerprint(model: torch.nn.Module) -> str:
     files = sorted(folder.glob("*.safetensors")) if name else []
     if not files:
         raise ModelError(
-            f"weights of {name or 'the model'} are neither in memory nor in a folder: nothing tells them apart"
+            f"weights of {name or 'the model'} are neither in memory nor in a local folder: they cannot be identified"
         )
     return " ".join(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
@@ -105,7 +109,7 @@ def _file_hash(path: Path, size: int, time: int) -> str:
 
 
 def settings_fingerprint(vlm: VLM) -> str:
-    """Of what decides the answers beside the weights: configuration, generation, tokenizer, processor, template."""
+    """Hash everything besides the weights that affects answers: configs, tokenizer, processor, template."""
     model, processor, tokenizer = vlm.model, vlm.processor, vlm.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = json.loads(backend.to_str()) if backend is not None else sorted(tokenizer.get_vocab().items())
@@ -115,30 +119,30 @@ def settings_fingerprint(vlm: VLM) -> str:
         }  # set by each call
     images = getattr(processor, "image_processor", None)
     parts = {
-        "config": _lasting(model.config.to_dict()),
-        "generation": _lasting(model.generation_config.to_dict()),
+        "config": _machine_independent(model.config.to_dict()),
+        "generation": _machine_independent(model.generation_config.to_dict()),
         "tokenizer": words,
-        "images": _lasting(images.to_dict()) if images is not None else None,
+        "images": _machine_independent(images.to_dict()) if images is not None else None,
         "template": getattr(processor, "chat_template", None),
     }
     text = json.dumps(parts, sort_keys=True, default=str)
     return FINGERPRINT + xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
-def _lasting(value: Any) -> Any:
-    """Without what differs from place to place, or is said elsewhere: paths, versions, the dtype."""
+def _machine_independent(value: Any) -> Any:
+    """Drop entries that depend on the machine or are recorded elsewhere: paths, versions, dtype."""
     if isinstance(value, dict):
-        return {str(k): _lasting(v) for k, v in value.items() if k not in FLEETING}
-    return [_lasting(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {str(k): _machine_independent(v) for k, v in value.items() if k not in MACHINE_DEPENDENT}
+    return [_machine_independent(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def partial_fingerprint(text: Any) -> bool:
-    """Whether it was made by a version that looked at a part of the weights only."""
+    """Whether a fingerprint comes from an older version, which hashed only part of the weights."""
     return isinstance(text, str) and not text.startswith(FINGERPRINT)
 
 
 class Peak:
-    """The most memory held since `start`: on the GPU if the model is there, else by the process."""
+    """Peak memory since `start`: on the GPU if the model is there, otherwise of the process."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -147,21 +151,21 @@ class Peak:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             return
-        with suppress(OSError):  # where this cannot be done, the mark is that of the whole run
-            CLEAR.write_text("5")  # Linux: the high-water mark begins anew
+        with suppress(OSError):  # otherwise the peak of the whole process is reported
+            CLEAR.write_text("5")  # Linux: reset the high-water mark
 
     def read(self) -> int:
-        """Bytes; 0 where nothing can tell."""
+        """Peak memory in bytes; 0 if it cannot be determined."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         try:
             line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             return int(line.split()[1]) * 1024
         except (OSError, StopIteration):
-            return _highest()
+            return _process_peak()
 
 
-def _highest() -> int:
+def _process_peak() -> int:
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""The folder of a run: run.json, samples.jsonl, records.jsonl, scores.json. It alone is enough to score again."""
+"""The run folder: run.json, samples.jsonl, records.jsonl, scores.json. It can be rescored without the model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SHOWN = 4
 
 
 @dataclass(frozen=True)
-class NotKept:
-    """In place of the picture of a sample that was read from a run folder."""
+class ImageNotStored:
+    """Placeholder for the image of a sample that was read from a run folder."""
 
     def load(self) -> Image.Image:
-        raise ImageError("a run folder keeps no pictures: make the task again to see them")
+        raise ImageError("a run folder stores no images: create the task again to load them")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Folder:
 
     path: Path
 
-    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── start and resume ──────────────────────────────────────────────────────────────────────────────────
 
     def begin(
         self,
@@ -49,7 +49,7 @@ class Folder:
         samples: Mapping[str, Sequence[Sample]],
         resume: bool,
     ) -> None:
-        """A new run, or the same one again if `resume`. run.json comes last: with it the folder is complete."""
+        """Start a run, or resume the same one. run.json is written last and marks the folder as complete."""
         if self._fresh():
             lines = [_sample_line(task, sample) for task, own in samples.items() for sample in own]
             _replace(self.path / SAMPLES, "".join(lines))
@@ -63,29 +63,29 @@ class Folder:
         self.tidy()
 
     def check(self, configuration: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """That this is the run that was begun here."""
+        """Raise RunError unless the folder holds the same run."""
         there = self.described()
         if partial_fingerprint(there["configuration"].get("model", {}).get("weights")):
             raise RunError(
-                f"the run in {self.path} was begun by an older version, which looked at a part of the weights only: "
-                "nothing tells whether the model is still the same. It can be scored but not resumed: begin a new run"
+                f"the run in {self.path} was started by an older version, which hashed only part of the weights, "
+                "so it is unknown whether the model is the same. It can be scored but not resumed: start a new run"
             )
         for kind in ("tasks", "methods"):
             before, now = list(there["configuration"][kind]), list(configuration[kind])
             if before != now and sorted(before) == sorted(now):
                 raise RunError(
-                    f"the run in {self.path} has its {kind} in another order: {', '.join(before)}, now "
-                    f"{', '.join(now)}. The first method is what the others are compared with: give the same order"
+                    f"the run in {self.path} has its {kind} in a different order: {', '.join(before)}, now "
+                    f"{', '.join(now)}. The others are compared with the first method: use the same order"
                 )
         if odd := differences(there["configuration"], json_values(configuration)):
             more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
-            raise RunError(f"the run in {self.path} has another configuration: {'; '.join(odd[:SHOWN])}{more}")
+            raise RunError(f"the run in {self.path} has a different configuration: {'; '.join(odd[:SHOWN])}{more}")
         if odd := differences(there.get("environment", {}), json_values(environment)):
-            text = f"the run in {self.path} was begun elsewhere: {'; '.join(odd[:SHOWN])}"
+            text = f"the run in {self.path} was started in a different environment: {'; '.join(odd[:SHOWN])}"
             warnings.warn(text, HealWarning, stacklevel=2)
 
     def _fresh(self) -> bool:
-        """Nothing there yet, or only what is written before run.json."""
+        """Whether the folder is empty or holds only files that are written before run.json."""
         with _using(self.path, "read"):
             names = {entry.name for entry in self.path.iterdir()}
         if RUN in names:
@@ -94,7 +94,7 @@ class Folder:
             raise RunError(f"{self.path} is not a run: it has {odd[0]} and no {RUN}. Give another folder")
         return True
 
-    # ── what is there ─────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def described(self) -> dict[str, Any]:
         """run.json"""
@@ -103,15 +103,15 @@ class Folder:
         return read_description(self.path / RUN)
 
     def samples(self) -> dict[str, list[Sample]]:
-        """What was asked, by task, in the order of the task; without pictures. Just as it was when the run began."""
-        found = read_samples(self.path / SAMPLES, NotKept())
+        """The samples by task, in the order of the task and without images, exactly as the run started."""
+        found = read_samples(self.path / SAMPLES, ImageNotStored())
         tasks = self.described()["configuration"]["tasks"]
         for name, task in tasks.items():
             own = found.get(name, [])
             if len(own) != task["samples"] or fingerprint(own) != task["fingerprint"]:
                 raise RunError(
-                    f"{self.path / SAMPLES} was changed since the run began: the samples of {_short(name)} are "
-                    "not those of run.json. Restore the file, or begin a new run"
+                    f"{self.path / SAMPLES} was changed after the run started: the samples of {_short(name)} are "
+                    "not those of run.json. Restore the file, or start a new run"
                 )
         if odd := [name for name in found if name not in tasks]:
             raise RunError(
@@ -120,7 +120,7 @@ class Folder:
         return found
 
     def records(self) -> dict[Key, Record]:
-        """From all processes, each once. Two records that contradict each other are refused."""
+        """The records of all processes without repeats. Records that contradict each other are refused."""
         found: dict[Key, Record] = {}
         for path in self._files():
             for record in read(path)[0]:
@@ -135,7 +135,7 @@ class Folder:
         return found
 
     def _check_known(self, records: Iterable[Key]) -> None:
-        """Records of something that the run does not have would not be counted, and nobody would notice."""
+        """Refuse records of unknown tasks, methods or samples, which would silently be ignored."""
         methods = self.described()["configuration"]["methods"]
         known = {task: {sample.id for sample in own} for task, own in self.samples().items()}
         for key in records:
@@ -158,14 +158,14 @@ class Folder:
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def appender(self, shard: int | None = None) -> Appender:
-        """To the file of all records, or of those of one process."""
+        """Open the file of all records, or of the records of one process."""
         path = self.path / (RECORDS if shard is None else f"records-{shard:03d}.jsonl")
         return Appender(path, read(path)[1])
 
     def tidy(self) -> None:
-        """All records in one file. Stopped anywhere in between, nothing is lost: a record may be there twice."""
+        """Merge all records into one file. If interrupted, records may be repeated but none is lost."""
         with _using(self.path):
-            for path in self.path.glob(f".*{PART}"):  # of a writer that was killed
+            for path in self.path.glob(f".*{PART}"):  # left by a writer that was killed
                 path.unlink()
         if self._files() in ([], [self.path / RECORDS]):
             return
@@ -179,7 +179,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Made if need be, and kept from a second run. The system lifts the lock however the process ends."""
+        """Create the folder if needed and lock it. The operating system releases the lock when the process ends."""
         with _using(self.path):
             if os.path.lexists(self.path) and not self.path.is_dir():
                 raise FileError(self.path, "it is not a folder")
@@ -195,7 +195,7 @@ class Folder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(f"another process is at work in {self.path}: wait for it or stop it") from None
+                raise RunError(f"another process is writing to {self.path}: wait for it or stop it") from None
             except OSError:
                 pass  # a file system without locks
             yield
@@ -204,7 +204,7 @@ class Folder:
 
 
 def differences(there: Any, here: Any, where: str = "") -> list[str]:
-    """What differs between two configurations, in words."""
+    """Describe each difference between two configurations."""
     if isinstance(there, dict) and isinstance(here, dict):
         names = [*there, *(name for name in here if name not in there)]
         pairs = [(name, there.get(name), here.get(name)) for name in names]

@@ -1,4 +1,4 @@
-"""What run.json and samples.jsonl must look like: checked on reading, so that whoever uses them can rely on it."""
+"""The format of run.json and samples.jsonl, checked on reading."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from heal.bench.tasks.base import Picture, Sample
 from heal.errors import RunError, shortened
 
 FORMAT = 1
-"""Of a run folder; a reader refuses what is newer than itself."""
+"""Format version of a run folder. Newer formats are refused."""
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """run.json: `configuration` and `environment`."""
+    """Read run.json: `configuration` and `environment`."""
     found = strict_json.read(path, RunError)
     if not isinstance(found, dict) or not isinstance(found.get("configuration"), dict):
         raise RunError(f"{path} does not describe a run: it has no configuration")
-    form = found.get("format", FORMAT)  # the first folders do not name it
+    form = found.get("format", FORMAT)  # the first format had no version number
     if type(form) is not int or form < 1:
-        raise RunError(f"{path} does not describe a run: its format must be a number from 1")
+        raise RunError(f"{path} does not describe a run: its format must be a number of 1 or more")
     if form > FORMAT:
         raise RunError(f"{path} has format {form}, newer than {FORMAT}: update heal to read it")
     if not isinstance(found.setdefault("environment", {}), dict):
@@ -36,12 +36,12 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def read_samples(path: Path, picture: Picture) -> dict[str, list[Sample]]:
-    """samples.jsonl, by task, in the order of the file."""
+    """Read samples.jsonl, by task, in the order of the file."""
     found: dict[str, list[Sample]] = {}
     for number, value in strict_json.lines(strict_json.read_text(path, RunError), path, RunError):
         _check(value, _SAMPLE, f"line {number}", path)
         if odd := set(value) - set(_SAMPLE):
-            raise RunError(f"{path}, line {number} has `{shortened(min(odd))}`, which no sample has")
+            raise RunError(f"{path}, line {number} has `{shortened(min(odd))}`, which is not a field of a sample")
         task = value.pop("task")
         found.setdefault(task, []).append(Sample(**value, picture=picture))
     return found
@@ -55,7 +55,7 @@ def _check(value: Any, rules: Mapping[str, Rule], where: str, path: Path) -> Non
         raise RunError(f"{path}: {where} must be an object")
     for name, (right, what) in rules.items():
         if name not in value:
-            raise RunError(f"{path}: {where} has no `{name}`: it is damaged, or was made by another version of heal")
+            raise RunError(f"{path}: {where} has no `{name}`: it is damaged or comes from another version of heal")
         if not right(value[name]):
             raise RunError(f"{path}: {where}.{name} must be {what}")
 
@@ -82,27 +82,27 @@ def _positive_or_none(value: Any) -> bool:
 
 _CONFIGURATION: Mapping[str, Rule] = {
     "model": (_object, "an object"),
-    "tasks": (_named, "an object with a task or more"),
-    "methods": (_named, "an object with a method or more"),
-    "seed": (_count, "a whole number from 0"),
-    "limit": (_positive_or_none, "a whole number from 1, or null"),
-    "batch_size": (_positive_or_none, "a whole number from 1"),
-    "max_new_tokens": (_positive_or_none, "a whole number from 1, or null"),
+    "tasks": (_named, "an object with at least one task"),
+    "methods": (_named, "an object with at least one method"),
+    "seed": (_count, "a whole number of 0 or more"),
+    "limit": (_positive_or_none, "a whole number of 1 or more, or null"),
+    "batch_size": (_positive_or_none, "a whole number of 1 or more"),
+    "max_new_tokens": (_positive_or_none, "a whole number of 1 or more, or null"),
     "generate": (_object, "an object"),
 }
 _TASK: Mapping[str, Rule] = {
-    "name": (_text, "a text"),
+    "name": (_text, "a string"),
     "options": (_object, "an object"),
-    "samples": (_count, "a whole number from 0"),
-    "fingerprint": (_text, "a text"),
+    "samples": (_count, "a whole number of 0 or more"),
+    "fingerprint": (_text, "a string"),
     "decoding": (_object, "an object"),
-    "left_out": (_count, "a whole number from 0"),
+    "left_out": (_count, "a whole number of 0 or more"),
 }
-_METHOD: Mapping[str, Rule] = {"name": (_text, "a text"), "options": (_object, "an object")}
+_METHOD: Mapping[str, Rule] = {"name": (_text, "a string"), "options": (_object, "an object")}
 _SAMPLE: Mapping[str, Rule] = {
-    "task": (_text, "a text"),
-    "id": (_text, "a text"),
-    "unit": (_text, "a text"),
-    "prompt": (_text, "a text"),
+    "task": (_text, "a string"),
+    "id": (_text, "a string"),
+    "unit": (_text, "a string"),
+    "prompt": (_text, "a string"),
     "truth": (_object, "an object"),
 }

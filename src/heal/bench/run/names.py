@@ -1,4 +1,4 @@
-"""Tasks and methods by short names, `heal:alpha=0.5`: how they are written, and what records are filed under."""
+"""Short names of tasks and methods, such as `heal:alpha=0.5`, which also identify records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Methods = Sequence[Method | None] | Mapping[str, Method | None]
 
 
 def split(texts: Iterable[str]) -> list[str]:
-    """`plain,heal:alpha=0.5,interval=5` is two names: a comma before `option=value` belongs to the options."""
+    """Split at commas, except before `option=value`: `plain,heal:alpha=0.5,interval=5` gives two names."""
     found: list[str] = []
     for text in texts:
         first = len(found)
@@ -35,12 +35,12 @@ def split(texts: Iterable[str]) -> list[str]:
 
 
 def methods_from(texts: Iterable[str]) -> dict[str, Method | None]:
-    """By their names, `plain` for the model as it is."""
+    """Parse methods. `plain` is the unmodified model."""
     return named_methods([None if text == PLAIN else parse(text) for text in split(texts)])
 
 
 def tasks_from(texts: Iterable[str], data: Path | None = None) -> dict[str, Task]:
-    """By their names, with options as `mini-pope:count=20,splits=random+popular`."""
+    """Parse tasks with options, as in `mini-pope:count=20,splits=random+popular`."""
     return named_tasks([_task(text, data) for text in split(texts)])
 
 
@@ -52,26 +52,26 @@ def _task(text: str, data: Path | None) -> Task:
 def named_tasks(tasks: Tasks) -> dict[str, Task]:
     found = dict(tasks) if isinstance(tasks, Mapping) else _unique([(task_name(t), t) for t in tasks], "task")
     if not found:
-        raise ConfigError("there is no task: name at least one")
+        raise ConfigError("no task is given: name at least one")
     return found
 
 
 def named_methods(methods: Methods) -> dict[str, Method | None]:
-    """None is the plain model. The first is what the others are compared with."""
+    """None is the plain model. The others are compared with the first method."""
     given = methods.items() if isinstance(methods, Mapping) else [(method_name(m), m) for m in methods]
     found = _unique(list(given), "method")
     if not found:
-        raise ConfigError("there is no method: name at least one, or plain")
+        raise ConfigError("no method is given: name at least one, or plain")
     return found
 
 
 def task_name(task: Task) -> str:
-    """Its name, and what differs from the defaults; the data folder is where it is, not what it is."""
+    """The name of a task with its non-default options. The data folder is not part of the name."""
     return _name(task.name, task, leave_out=("data",))
 
 
 def method_name(method: Method | None) -> str:
-    """As `parse` reads it."""
+    """The name of a method in the format that `parse` reads."""
     if isinstance(method, Combined):
         return "+".join(map(method_name, method.parts))
     return PLAIN if method is None else _name(method.name, method)

@@ -1,4 +1,4 @@
-"""One answer of a run, and the file of them: a line each, appended for good."""
+"""Records of a run: one answer per line, appended to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heal.json_values import json_values
 
 
 class Key(NamedTuple):
-    """What a record is about: there is one of each in a run."""
+    """Identifies a record. Keys are unique in a run."""
 
     task: str
     method: str
@@ -28,29 +28,29 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What one method answered to one sample, or why there is no answer."""
+    """The answer of one method to one sample, or the error that prevented it."""
 
     task: str
     method: str
     sample: str
     batch: int
-    """Which batch of the run it was answered in."""
+    """Index of the batch in the run."""
     text: str | None = None
     tokens: int = 0
     finish: str | None = None
-    """stop, or length if it was cut at max_new_tokens."""
+    """"stop", or "length" if the answer reached max_new_tokens."""
     seconds: float = 0.0
-    """Its share of the time of the batch."""
+    """Time of the batch divided by its number of rows."""
     first_token_seconds: float = 0.0
-    """Of it, until the first token."""
+    """The part of `seconds` until the first token."""
     memory: int = 0
-    """The most bytes held while the batch was answered."""
+    """Peak memory in bytes while the batch was answered."""
     fired: Mapping[str, Any] | None = None
-    """What the method did; None for the plain model."""
+    """Activity of the method; None for the plain model."""
     parse: Mapping[str, Any] | None = None
-    """How the task read the answer."""
+    """The parsed answer."""
     error: str | None = None
-    """Why it failed."""
+    """Error message of a failed sample."""
 
     @property
     def key(self) -> Key:
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def answer(self) -> tuple[Any, ...]:
-        """What must be the same wherever this record occurs again: everything but time and memory."""
+        """Everything except time and memory. Repeated records must agree in it."""
         return self.text, self.tokens, self.finish, self.fired, self.error
 
     def line(self) -> str:
@@ -77,9 +77,9 @@ class Record:
             if not right(values[name]):
                 raise strict_json.Refused(f"`{name}` must be {what}")
         if odd := set(values) - {f.name for f in fields(cls)}:
-            raise strict_json.Refused(f"it has `{shortened(min(odd))}`, which no record has")
+            raise strict_json.Refused(f"it has `{shortened(min(odd))}`, which is not a field of a record")
         if (values["text"] is None) == (values["error"] is None):
-            raise strict_json.Refused("it must have either a text or an error")
+            raise strict_json.Refused("it must have either `text` or `error`")
         times = {name: float(values[name]) for name in ("seconds", "first_token_seconds")}
         return cls(**values | times)
 
@@ -105,7 +105,7 @@ def _maybe_object(value: Any) -> bool:
 
 
 def _firing(value: Any) -> bool:
-    """As `heal.methods.base.Fired` has it."""
+    """Whether the value has the fields of `heal.methods.base.Fired`."""
     if not isinstance(value, dict):
         return value is None
     counted = all(_count(value.get(name)) for name in ("steps", "changes"))
@@ -116,27 +116,27 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "task": (_name, "a name"),
     "method": (_name, "a name"),
     "sample": (_name, "a name"),
-    "batch": (_count, "a whole number from 0"),
-    "text": (_maybe_text, "a text or null"),
-    "tokens": (_count, "a whole number from 0"),
-    "finish": (_maybe_text, "a text or null"),
-    "seconds": (_time, "a number from 0"),
-    "first_token_seconds": (_time, "a number from 0"),
-    "memory": (_count, "a whole number from 0"),
+    "batch": (_count, "a whole number of 0 or more"),
+    "text": (_maybe_text, "a string or null"),
+    "tokens": (_count, "a whole number of 0 or more"),
+    "finish": (_maybe_text, "a string or null"),
+    "seconds": (_time, "a number of 0 or more"),
+    "first_token_seconds": (_time, "a number of 0 or more"),
+    "memory": (_count, "a whole number of 0 or more"),
     "fired": (_firing, "null or an object with steps, changes and reason"),
     "parse": (_maybe_object, "an object or null"),
-    "error": (_maybe_text, "a text or null"),
+    "error": (_maybe_text, "a string or null"),
 }
 
 
 def read(path: Path) -> tuple[list[Record], int]:
-    """Every whole record, and how many bytes they take: what comes after was being written when the run ended."""
+    """Return all complete records and their size in bytes. An incomplete last line is ignored."""
     if not os.path.lexists(path):
         return [], 0
     content = strict_json.read_bytes(path, RunError)
     found: list[Record] = []
     size = 0
-    lines = content.split(b"\n")[:-1]  # the last piece has no end: nothing, or half a line
+    lines = content.split(b"\n")[:-1]  # the last piece is empty or an incomplete line
     for number, line in enumerate(lines, 1):
         try:
             found.append(Record.of(line))
@@ -149,10 +149,10 @@ def read(path: Path) -> tuple[list[Record], int]:
 
 
 class Appender:
-    """A file that records are added to, each batch on disk before the next one begins. A context manager."""
+    """Appends records to a file and flushes each batch to disk. Use it as a context manager."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size`: what to keep of the file as it is."""
+        """`size`: how many bytes of the existing file to keep."""
         self.path, self._size = path, size
         try:
             self._file = _opened(path)
@@ -178,15 +178,16 @@ class Appender:
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise RunError(
-                f"{self.path} cannot be written: {error.strerror}. What was there is intact: make room, then resume"
+                f"{self.path} cannot be written: {error.strerror}. Earlier records are intact: "
+                "free some space, then resume"
             ) from error
         self._size += len(content)
 
 
 def _opened(path: Path) -> int:
-    """To append to a file that is there or new: never through a symbolic link, and not to a pipe or a device."""
+    """Open a new or existing file for appending. Symbolic links, pipes and devices are refused."""
     flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
-    handle = os.open(path, flags, 0o666)  # less what the umask forbids
+    handle = os.open(path, flags, 0o666)  # restricted further by the umask
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")

@@ -1,4 +1,4 @@
-"""Ask a model every sample of some tasks with several methods, lose nothing, and say what the answers are worth."""
+"""Run tasks with several methods, store every answer and summarise the results."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def run(
     watch: Watch | None = None,
     shard: Shard | None = None,
 ) -> Summary:
-    """Answer everything, score it, and leave all of it in the folder `out`.
+    """Run all tasks with all methods and store answers and scores in the folder `out`.
 
-    Tasks and methods are sequences, or mappings from the names that they shall have; None is the plain model. The
-    first method is what the others are compared with. `resume` finishes the same run after it was stopped, or begins
-    it if there is none.
+    Tasks and methods are sequences, or mappings from names of your choice. None is the plain model. The other
+    methods are compared with the first one. `resume` continues an interrupted run, or starts it if there is none.
     """
     settings, shard = settings or Settings(), shard or Shard.current()
     by_task, by_method = named_tasks(tasks), named_methods(methods)
@@ -51,7 +50,7 @@ def run(
     samples = with_images(asked, settings.skip_missing)
     left_out = {name: len(asked[name]) - len(own) for name, own in samples.items()}
     for name, task in by_task.items():
-        lost = f"{presence(asked[name]).words()}. {left_out[name]} of {len(asked[name])} samples are left out"
+        lost = f"{presence(asked[name]).words()}. {left_out[name]} of {len(asked[name])} samples are skipped"
         for remark in [lost] * (left_out[name] > 0) + task.remarks(samples[name]):
             warnings.warn(f"{name}: {remark}", HealWarning, stacklevel=2)
     size = 1 if settings.sampled else settings.batch_size
@@ -79,18 +78,18 @@ def run(
 
 
 def check_answered(summary: Summary, folder: Folder) -> None:
-    """A run in which every sample failed is an error, not a table of dashes."""
+    """Raise an error if every sample failed."""
     if summary.missing or any(row.answered for row in summary.rows):
         return
     error = next(record.error for record in folder.records().values() if record.error is not None)
     raise RunError(
         f"no sample was answered: all {summary.failed} answers failed, the first with {error}. {folder.path} has "
-        "them all: mend the cause and begin a new run"
+        "all error messages: fix the cause and start a new run"
     )
 
 
 def check(vlm: VLM, method: Method | None) -> None:
-    """That the method fits the model, before a folder is made."""
+    """Raise an error if the method does not support the model, before a folder is created."""
     if method is not None:
         with method.attach(vlm.model, special_ids=vlm.tokenizer.all_special_ids):
             pass
@@ -103,7 +102,7 @@ def describe(
     samples: Mapping[str, Sequence[Sample]],
     settings: Settings,
 ) -> dict[str, Any]:
-    """Everything that the answers depend on. A run goes on only under the same."""
+    """Everything that answers depend on. A run can only be resumed with the same configuration."""
     return {
         "model": {
             "name": vlm.name,
@@ -128,7 +127,7 @@ def describe(
 
 
 def described(methods: Mapping[str, Method | None]) -> dict[str, Any]:
-    """Methods by name, with all their options; None is the plain model."""
+    """Methods by name with all their options. None is the plain model."""
     return {
         name: None if method is None else {"name": method.name, "options": method.options()}
         for name, method in methods.items()

@@ -1,4 +1,4 @@
-"""One process of several: its share of the batches, and waiting for the others."""
+"""Distributed runs: the share of one process, and synchronisation with the others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from heal.errors import RunError
+from heal.extras import optional
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)  # the slowest process may be hours behind the fastest
@@ -16,25 +17,27 @@ PATIENCE = timedelta(days=7)  # the slowest process may be hours behind the fast
 
 @dataclass(frozen=True)
 class Shard:
-    """Which process this is. Alone, there is nothing to wait for."""
+    """Rank of this process. A single process has nothing to wait for."""
 
     index: int = 0
     count: int = 1
     state: Any = None
-    """accelerate's, if it launched this process."""
+    """accelerate's state, if it launched this process."""
 
     @classmethod
     def current(cls) -> Shard:
-        """As `accelerate launch` (or torchrun) started this process."""
+        """The shard of this process, as started by `accelerate launch` or torchrun."""
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         if processes <= 1:
             return cls()
         import torch
-        from accelerate import PartialState  # type: ignore[import-untyped]
+
+        with optional():
+            from accelerate import PartialState
 
         state = PartialState(cpu=not torch.accelerator.is_available(), timeout=PATIENCE)
         if state.num_processes != processes:
-            raise RunError(f"{processes} processes were launched, but accelerate sees {state.num_processes}")
+            raise RunError(f"{processes} processes were launched, but accelerate reports {state.num_processes}")
         return cls(state.process_index, state.num_processes, state)
 
     @property
@@ -43,14 +46,14 @@ class Shard:
 
     @property
     def device(self) -> str | None:
-        """Where accelerate wants the model of this process; None if it does not care."""
+        """The device that accelerate assigned to this process, if any."""
         return None if self.state is None else str(self.state.device)
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         return items[self.index :: self.count]
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process has reached this point."""
         if self.state is not None:
             self.state.wait_for_everyone()
 

@@ -1,4 +1,4 @@
-"""Percentile intervals by resampling units; differences between methods on the same resampled units."""
+"""Percentile bootstrap over units, and paired differences between methods on the same resamples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from heal.bench.tasks.base import Counts, Number
 from heal.errors import DataError
 
 Score = Callable[[Mapping[str, Number]], Mapping[str, Number]]
-BLOCK = 256  # resamples at a time: [256, units] weights stay small for any benchmark
+LEVEL = 0.95
+BLOCK = 256  # resamples per block: [256, units] weights stay small for any benchmark
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and where it would fall with other units of the same kind."""
+    """A figure with its confidence interval."""
 
     value: float
     low: float
@@ -28,9 +29,9 @@ class Interval:
 
 
 def intervals(
-    score: Score, counts: Mapping[str, Counts], seed: int = 0, resamples: int = 2000, level: float = 0.95
+    score: Score, counts: Mapping[str, Counts], seed: int = 0, resamples: int = 2000, level: float = LEVEL
 ) -> dict[str, Interval]:
-    """Of every figure, from the counts of each unit."""
+    """Intervals of all figures, computed from the counts of each unit."""
     table, keys = _table(counts)
     return _intervals(score, [table], keys, seed, resamples, level)
 
@@ -41,16 +42,16 @@ def differences(
     second: Mapping[str, Counts],
     seed: int = 0,
     resamples: int = 2000,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> dict[str, Interval]:
-    """second − first of every figure, paired: both see the same units, drawn equally often."""
+    """Intervals of second − first, paired: both use the same resampled units."""
     if set(first) != set(second):
         odd = sorted(set(first) ^ set(second))[0]
-        raise DataError(f"the two methods answered different samples (for example {odd}): nothing can be paired")
+        raise DataError(f"the two methods answered different samples (for example {odd}) and cannot be paired")
     before, keys = _table(first)
     after, others = _table({unit: second[unit] for unit in first})
     if keys != others:
-        raise DataError("the two methods were counted in different ways: score both again with one version")
+        raise DataError("the counts of the two methods have different keys: score both again with the same version")
     return _intervals(score, [before, after], keys, seed, resamples, level)
 
 
@@ -69,35 +70,35 @@ def _intervals(
         return {}
     here = figures(np.ones((1, units)))
     parts = [figures(weights) for weights in _weights(units, seed, resamples)]
-    edge = 50 * (1 - level)
     return {
-        name: Interval(float(value[0]), *_quantiles(np.concatenate([p[name] for p in parts]), edge))
+        name: Interval(float(value[0]), *percentile_interval(np.concatenate([p[name] for p in parts]), level))
         for name, value in here.items()
     }
 
 
 def _weights(units: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """How often each unit is drawn, [block, units], the same for the same seed."""
+    """Yield how often each unit is drawn, [block, units]. Deterministic for a given seed."""
     rng = np.random.default_rng(seed)
     for start in range(0, resamples, BLOCK):
         size = min(BLOCK, resamples - start)
         yield rng.multinomial(units, np.full(units, 1 / units), size=size).astype(float)
 
 
-def _quantiles(values: np.ndarray, edge: float) -> tuple[float, float]:
-    """Resamples in which the figure does not exist (no such question drawn) say nothing about it."""
+def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of resampled figures. Resamples where the figure is undefined (NaN) are ignored."""
     known = values[~np.isnan(values)]
     if not known.size:
         return float("nan"), float("nan")
+    edge = 50 * (1 - level)
     low, high = np.percentile(known, [edge, 100 - edge])
     return float(low), float(high)
 
 
 def _table(counts: Mapping[str, Counts]) -> tuple[np.ndarray, list[str]]:
-    """[units, keys]"""
+    """The counts as an array [units, keys], and the keys."""
     rows = list(counts.values())
     keys = sorted(rows[0]) if rows else []
     for unit, row in counts.items():
         if sorted(row) != keys:
-            raise DataError(f"the unit {unit} was counted differently from the others")
+            raise DataError(f"the counts of unit {unit} have different keys from the others")
     return np.array([[float(row[k]) for k in keys] for row in rows]).reshape(len(rows), len(keys)), keys

@@ -1,4 +1,4 @@
-"""What a run is worth: figures with intervals, differences to the first method, cost, and proof of effect."""
+"""Summary of a run: figures with intervals, differences to the first method, cost and activity of the methods."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ Parses = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one task."""
+    """Results of one method on one task."""
 
     task: str
     method: str
     headline: str
-    """The figure to look at first."""
+    """Name of the main figure."""
     higher_is_better: bool
     answered: int
     failed: int
     missing: int
-    """Samples without a record: the run has not finished."""
+    """Samples without a record, because the run has not finished."""
     figures: Mapping[str, Interval]
     differences: Mapping[str, Interval] | None
-    """To the first method, paired, on samples that both answered; None for the first."""
+    """Paired differences to the first method, on samples that both answered; None for the first."""
     changed: int | None
-    """Answers that differ from the first method's; None for the first."""
+    """Number of answers that differ from the first method's; None for the first."""
     fired: int | None
-    """Answers in which the method changed something; None for the plain model."""
+    """Number of answers in which the method changed something; None for the plain model."""
     reason: str | None
-    """Why the method did nothing where it did nothing."""
+    """Why the method changed nothing, where it changed nothing."""
     yes_ratio: float
-    """Per cent of the verdicts that are yes; NaN for a task without yes and no."""
+    """Percentage of "yes" among the verdicts; NaN for tasks without yes/no questions."""
     mean_tokens: float
     seconds: float
-    """For all answers."""
+    """Total time of all answers."""
     seconds_per_token: float
-    """After the first token, median over batches; of all rows of the batch together."""
+    """Decoding time after the first token, median over batches, for all rows of a batch together."""
     time_ratio: float
-    """To the first method, median over batches."""
+    """Ratio to the first method, median over batches."""
     memory: int
-    """The most bytes held in any batch."""
+    """Peak memory in bytes over all batches."""
     note: str = ""
-    """What the task says beside the figures: how answers were read, or why some were not counted."""
+    """Remark of the task on the figures: how answers were parsed, or why some were not counted."""
     left_out: int = 0
-    """Samples that were never asked, because their images are missing."""
+    """Number of samples that were skipped because their images are missing."""
     first_error: str | None = None
-    """Why the first of the failed samples failed."""
+    """Error message of the first failed sample."""
 
     @property
     def asked(self) -> int:
-        """How many samples there would be figures of if all were answered."""
+        """Number of samples of the task, including failed and skipped ones."""
         return self.answered + self.failed + self.missing + self.left_out
 
     @property
     def unchanged(self) -> bool:
-        """It answered everything just as the first method did."""
+        """Whether all answers are identical to those of the first method."""
         return self.changed == 0 and self.answered > 0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """All rows, task by task, methods in the order of the run."""
+    """All rows, ordered by task, then by method."""
 
     folder: Path
     rows: tuple[Row, ...]
@@ -91,13 +91,16 @@ class Summary:
         return next(row for row in self.rows if (row.task, row.method) == (task, method))
 
     def scores(self) -> dict[str, Any]:
-        """As scores.json has it."""
+        """The content of scores.json."""
         rows = [asdict(row) | {"unchanged": row.unchanged} for row in self.rows]
         return {"failed": self.failed, "missing": self.missing, "rows": rows}
 
 
 def rescore(path: str | Path, ask: Ask | None = None, tasks: Mapping[str, Task] | None = None) -> Summary:
-    """Read every answer of a run anew, write scores.json. `ask` is a judge; `tasks` those not in the catalogue."""
+    """Parse and score the answers of a run again and write scores.json.
+
+    `ask` is a judge; `tasks` are those that are not in the catalogue.
+    """
     folder = Folder(Path(path))
     summary = summarise(folder, ask, tasks)
     folder.save_scores(summary.scores())
@@ -110,7 +113,7 @@ def summarise(
     tasks: Mapping[str, Task] | None = None,
     against: str | None = None,
 ) -> Summary:
-    """The same, written nowhere. `against` is what the others are compared with, in the place of the first method."""
+    """Like `rescore`, without writing. `against` replaces the first method as the reference of comparisons."""
     described = folder.described()
     configuration = described["configuration"]
     samples, records = folder.samples(), folder.records()
@@ -123,32 +126,33 @@ def summarise(
     rows: list[Row] = []
     for name, description in configuration["tasks"].items():
         given = (tasks or {}).get(name)
-        task = given or task_again(description, folder.path, whole="format" in described)
+        task = given or restore_task(description, folder.path, whole="format" in described)
         try:
             found = _rows(name, task, methods, samples[name], records, ask, configuration["seed"])
         except (KeyError, TypeError, AttributeError) as error:
             if given is not None:
-                raise  # a mistake in the caller's own task
+                raise  # a bug in the caller's own task
             raise RunError(
                 f"the samples in {folder.path} do not fit the task {shortened(name)} that its run.json names "
-                f"({type(error).__name__}: {shortened(str(error))}): it is damaged, or of another version of heal"
+                f"({type(error).__name__}: {shortened(str(error))}): it is damaged or "
+                "comes from another version of heal"
             ) from error
         rows += [replace(row, left_out=description.get("left_out", 0)) for row in found]
     return Summary(folder.path, tuple(rows))
 
 
-def task_again(description: Mapping[str, Any], folder: Path, whole: bool = False) -> Task:
-    """The task of a run, able to read and count answers; its data need not be there.
+def restore_task(description: Mapping[str, Any], folder: Path, whole: bool = False) -> Task:
+    """Recreate the task of a run for parsing and scoring. Its data is not needed.
 
-    `whole`: run.json names every option. Only the runs of the first version may lack some that came later.
+    `whole`: run.json must name every option. Runs of the first version may lack options that were added later.
     """
     name = description["name"]
     if name not in catalogue.available_tasks():
         raise RunError(f"the task {shortened(name)} is not in the catalogue: give it with tasks=")
     try:
-        return catalogue.again(name, catalogue.current_options(name, description["options"]), whole)
+        return catalogue.restore(name, catalogue.current_options(name, description["options"]), whole)
     except ConfigError as error:
-        raise RunError(f"{folder / RUN} has an option that the task {name} cannot have: {error}") from error
+        raise RunError(f"{folder / RUN} has an invalid option of the task {name}: {error}") from error
 
 
 def _rows(
@@ -218,7 +222,7 @@ def _parse(task: Task, sample: Sample, text: str, ask: Ask | None) -> dict[str, 
 def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, Interval]:
     if counts:
         return bootstrap.intervals(task.score, counts, seed)
-    # a count of unparsable answers is 0 here, which would look like a good one
+    # a count of 0 unparsable answers would look like a good result
     return dict.fromkeys(figures(task, []), Interval(math.nan, math.nan, math.nan))
 
 
@@ -231,7 +235,7 @@ def _differences(
 
 
 def _speed(own: Mapping[str, Record], first: Mapping[str, Record]) -> dict[str, float]:
-    """Methods take turns within a batch, so a ratio within one is fair, and a slow first batch does not matter."""
+    """Median time per token and ratio to the first method, taken within batches because methods take turns there."""
     mine, theirs = _batch_times(own), _batch_times(first)
     ratios = [mine[batch] / theirs[batch] for batch in mine if theirs.get(batch)]
     return {
@@ -241,7 +245,7 @@ def _speed(own: Mapping[str, Record], first: Mapping[str, Record]) -> dict[str, 
 
 
 def _batch_times(records: Mapping[str, Record]) -> dict[int, float]:
-    """Seconds for each token after the first, by batch; batches of one-token answers say nothing."""
+    """Seconds per token after the first, by batch. Batches of one-token answers are ignored."""
     seconds: dict[int, float] = {}
     tokens: dict[int, int] = {}
     for r in records.values():

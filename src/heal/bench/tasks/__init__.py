@@ -1,1 +1,1 @@
-"""The benchmarks: their data, prompts, parsing and counts."""
+"""The benchmarks: data, prompts, parsing and counts."""

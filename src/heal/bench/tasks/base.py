@@ -1,4 +1,4 @@
-"""What a benchmark is: samples, a reading of each answer, counts that add up, and figures made of the sums."""
+"""The task interface: samples, parsing of answers, counts per unit, and figures computed from their sums."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Counts = Mapping[str, float]
 
 @runtime_checkable
 class Picture(Protocol):
-    """Where an image comes from; it is made or read only when asked for."""
+    """Source of an image, which is drawn or read on demand."""
 
     def load(self) -> Image.Image: ...
 
 
 @dataclass(frozen=True)
 class File:
-    """A picture on disk."""
+    """An image file."""
 
     path: Path
 
@@ -45,12 +45,12 @@ class Sample:
     """One question about one image."""
 
     id: str
-    """Unique in its task."""
+    """Unique within the task."""
     unit: str
-    """What is resampled together: usually the image."""
+    """Samples of one unit are resampled together; usually the image."""
     prompt: str
     truth: Mapping[str, Any]
-    """What the answer is compared with; can be written as JSON."""
+    """The reference for scoring; must be JSON-serialisable."""
     picture: Picture = field(compare=False)
 
     def image(self) -> Image.Image:
@@ -58,53 +58,53 @@ class Sample:
 
 
 class Task(ABC):
-    """A benchmark. Every figure is a function of sums over units, so a bootstrap is one product of matrices."""
+    """A benchmark. Every figure is a function of sums over units, so the bootstrap is one matrix product."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     max_new_tokens: ClassVar[int]
     headline: ClassVar[str]
-    """The figure to look at first."""
+    """Name of the main figure."""
     higher_is_better: ClassVar[bool] = True
-    """Whether a larger headline is better."""
+    """Whether a higher headline is better."""
     judged: ClassVar[bool] = False
-    """Whether answers need a judge before they can be counted."""
+    """Whether answers must be rated by a judge."""
 
     def __post_init__(self) -> None:
-        """Of tasks that are dataclasses: the types of their options. Subclasses check the values."""
+        """Check the types of a dataclass task's options. Subclasses check the values."""
         check_types(self)
 
     @abstractmethod
     def samples(self) -> Sequence[Sample]:
-        """All of them, always in the same order."""
+        """All samples, always in the same order."""
 
     def remarks(self, samples: Sequence[Sample]) -> list[str]:
-        """What to beware of if these samples are asked: figures that will not exist, or will say nothing."""
+        """Warnings about these samples, such as figures that will be undefined or meaningless."""
         return []
 
     @abstractmethod
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
-        """What one answer says; can be written as JSON."""
+        """Parse one answer; the result must be JSON-serialisable."""
 
     @abstractmethod
     def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """What the answers of one unit add to the sums. Every unit gives the same keys."""
+        """Counts of one unit, with the same keys for every unit."""
 
     @abstractmethod
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
-        """Every figure, from sums of counts: numbers, or arrays of equal shape. Nothing counted gives NaN."""
+        """All figures, from summed counts (numbers, or arrays of equal shape). NaN if nothing was counted."""
 
     def counted(self, parse: Mapping[str, Any]) -> bool:
-        """Whether the answer is in the figures. A paired difference takes only samples that count for both."""
+        """Whether the answer is counted. Paired differences use only samples that count for both methods."""
         return True
 
     def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
-        """What must be said beside the figures: how answers were read, or why some were not counted."""
+        """Remark on the figures: how answers were parsed, or why some were not counted."""
         return ""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that is asked and expected, not of the pixels of files."""
+        """Hash of all prompts and references, not of the pixels of image files."""
         return fingerprint(self.samples())
 
 
@@ -120,7 +120,7 @@ def fingerprint(samples: Iterable[Sample]) -> str:
 def unit_counts(
     task: Task, samples: Iterable[Sample], parses: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Counts of each unit, in the order of the samples. Samples without a parse (failed ones) are left out."""
+    """Counts per unit, in the order of the samples. Samples without a parse (failed ones) are skipped."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.id in parses:
@@ -138,28 +138,26 @@ def totals(counts: Iterable[Counts]) -> dict[str, float]:
 
 
 def figures(task: Task, counts: Iterable[Counts]) -> dict[str, float]:
-    """Every figure of a set of units. Without any unit each is NaN (or 0 where it is a number of things)."""
+    """All figures of a set of units. Without units each is NaN (or 0 if it is a number of items)."""
     sums = totals(counts) or totals([task.counts([], [])])
     return {name: float(value) for name, value in task.score(sums).items()}
 
 
 def ratio(part: Number, whole: Number, scale: int | float = 1) -> Number:
-    """`scale · part / whole`; NaN where there is nothing to divide by."""
+    """`scale · part / whole`; NaN where `whole` is 0."""
     top, bottom = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
     empty = np.full(np.broadcast_shapes(top.shape, bottom.shape), np.nan)
     found = np.divide(scale * top, bottom, out=empty, where=bottom != 0)
     return found if found.ndim else float(found)
 
 
-def together(samples: Iterable[Sample], where: str) -> tuple[Sample, ...]:
-    """Units in the order in which they first occur, each in one piece. Two samples with one id are refused."""
+def grouped_by_unit(samples: Iterable[Sample], where: str) -> tuple[Sample, ...]:
+    """Group samples by unit, in the order of first occurrence. Repeated ids are refused."""
     units: dict[str, dict[str, Sample]] = {}
     seen: set[str] = set()
     for sample in samples:
         if sample.id in seen:
-            raise DataError(
-                f"{where}: the id {shortened(sample.id)} occurs twice, so answers could not be told apart"
-            )
+            raise DataError(f"{where}: the id {shortened(sample.id)} occurs twice, but ids must be unique")
         seen.add(sample.id)
         units.setdefault(sample.unit, {})[sample.id] = sample
     return tuple(sample for unit in units.values() for sample in unit.values())

@@ -1,10 +1,10 @@
-"""BLINK-Twice: does the model look again? Two questions an image, and an image's twin that turns the answer.
+"""BLINK-Twice: two questions per image, and a twin image for which the answer is reversed.
 
-The manifest is `blink_twice.jsonl`, one question a line:
+The manifest is `blink_twice.jsonl`, one question per line:
 
     {"group": "17", "image": "17.jpg", "twin": false, "question": "Is …?", "answer": "no"}
 
-`group` joins an image and its twin, `twin` says which of the two it is, `answer` is yes or no. Optional: `id`.
+`group` is shared by an image and its twin, `twin` tells them apart, `answer` is yes or no. `id` is optional.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heal.bench.tasks import yes_no
-from heal.bench.tasks.base import Number, Sample, Task, ratio, together
-from heal.bench.tasks.data_files import Once, kind, need, need_id, need_image, need_text, read_records
-from heal.bench.tasks.image_files import Named
+from heal.bench.tasks.base import Number, Sample, Task, grouped_by_unit, ratio
+from heal.bench.tasks.data_files import UniqueKeys, kind, need, need_id, need_image, need_text, read_records
+from heal.bench.tasks.image_files import NamedImage
 from heal.bench.tasks.pope import label
 from heal.errors import DataError
 
@@ -30,7 +30,7 @@ COUNTS = ("no", "no_right", "yes", "yes_right", "images", "images_right", "group
 
 @dataclass(frozen=True)
 class BlinkTwice(Task):
-    """Official images with a manifest."""
+    """BLINK-Twice from the official images and a manifest."""
 
     name: ClassVar[str] = "blink-twice"
     summary: ClassVar[str] = "BLINK-Twice: paired questions about images and their twins."
@@ -38,9 +38,9 @@ class BlinkTwice(Task):
     headline: ClassVar[str] = "q_acc"
 
     data: Path
-    """The folder (or one with a folder `blink_twice`) of blink_twice.jsonl and the images."""
+    """The folder with blink_twice.jsonl and the images, or one with a subfolder `blink_twice`."""
     suffix: str = ""
-    """Put after every question, with what separates it."""
+    """Appended to every question, including the separator."""
     images: Path | None = None
     """The folder of the images."""
 
@@ -51,7 +51,7 @@ class BlinkTwice(Task):
         lines = [_line(q, f"{MANIFEST}, line {number}") for number, q in enumerate(records, 1)]
         _check(lines)
         asked, joined = Counter(image for _, image, _ in lines), Counter(group for group, _, _ in lines)
-        found, numbers, once = [], dict[str, int](), Once(MANIFEST)
+        found, numbers, once = [], dict[str, int](), UniqueKeys(MANIFEST)
         for line, (q, (group, image, twin)) in enumerate(zip(records, lines, strict=True), 1):
             where = f"{MANIFEST}, line {line}"
             question, answer = need_text(q, "question", where), label(q, where, "answer")
@@ -65,8 +65,8 @@ class BlinkTwice(Task):
                 "of_group": joined[group],
             }
             name = need_id(q, "id", where) if "id" in q else f"{image}/{number}"
-            found.append(Sample(name, group, question + self.suffix, truth, Named(image, folder, self.images)))
-        return together(found, "BLINK-Twice")
+            found.append(Sample(name, group, question + self.suffix, truth, NamedImage(image, folder, self.images)))
+        return grouped_by_unit(found, "BLINK-Twice")
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -76,8 +76,8 @@ class BlinkTwice(Task):
         return {"answer": answer, "unparsable": answer is None}
 
     def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """A unit is a group; only one with a twin counts as such. Images and groups with an unanswered question are
-        left out: whether all their answers are right is unknown."""
+        """A unit is a group. Images and groups with an unanswered question are skipped. Only groups with a twin
+        count as groups."""
         found = dict.fromkeys(COUNTS, 0.0)
         images: dict[str, list[bool]] = {}
         sizes: dict[str, int] = {}
@@ -109,7 +109,7 @@ class BlinkTwice(Task):
 
 
 def _line(q: Mapping[str, Any], where: str) -> tuple[str, str, bool]:
-    """Group, image and whether it is the twin."""
+    """Group, image name, and whether the image is the twin."""
     twin = need(q, "twin", where)
     if not isinstance(twin, bool):
         raise DataError(f"{where}: `twin` must be true or false, not {kind(twin)}")
@@ -117,7 +117,7 @@ def _line(q: Mapping[str, Any], where: str) -> tuple[str, str, bool]:
 
 
 def _check(lines: Sequence[tuple[str, str, bool]]) -> None:
-    """An image is in one group, and is the twin or is not."""
+    """Check that each image belongs to one group and is either the twin or not."""
     seen: dict[str, tuple[str, bool]] = {}
     for number, (group, image, twin) in enumerate(lines, 1):
         if seen.setdefault(image, (group, twin)) != (group, twin):

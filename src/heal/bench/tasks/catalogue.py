@@ -1,4 +1,4 @@
-"""All benchmarks by name, and their options."""
+"""The benchmarks by name, and their options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RENAMED = {
     "mini-mme": {"images": "count"},
     "chair": {"number": "count"},
 }
-"""Earlier names of options."""
+"""Former names of options."""
 
 
 def available_tasks() -> dict[str, type[Task]]:
@@ -39,12 +39,12 @@ def available_tasks() -> dict[str, type[Task]]:
 
 
 def create(name: str, data: str | Path | None = None, **options: Any) -> Task:
-    """A benchmark with its options, given as values or as the words of a command line (`splits="random+popular"`)."""
+    """Create a benchmark. Options are values or command-line strings (`splits="random+popular"`)."""
     return make(name, data, options)
 
 
 def make(name: str, data: str | Path | None, options: Mapping[str, Any]) -> Task:
-    """The same, with options that may have any name."""
+    """Like `create`, with options as a mapping."""
     if name not in _PLACES:
         raise ConfigError(f"there is no task {name!r}: choose one of {', '.join(_PLACES)}")
     kind, known = available_tasks()[name], option_names(name)
@@ -61,17 +61,17 @@ def make(name: str, data: str | Path | None, options: Mapping[str, Any]) -> Task
 
 
 def option_names(name: str) -> list[str]:
-    """What may be chosen besides the folder of the data."""
+    """All options except the data folder."""
     return [f.name for f in fields(available_tasks()[name]) if f.name != "data"]  # type: ignore[arg-type]
 
 
 def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a stored run by the names that they have now."""
+    """The options of a stored run under their current names."""
     return {_RENAMED.get(name, {}).get(option, option): value for option, value in options.items()}
 
 
 def needs_data(name: str) -> bool:
-    """Whether a folder of official data must be given."""
+    """Whether the task needs a folder of official data."""
     return any(f.name == "data" and f.default is MISSING for f in fields(available_tasks()[name]))  # type: ignore[arg-type]
 
 
@@ -81,7 +81,7 @@ def _folder(name: str, data: str | Path | None) -> Path:
     path = Path(data)
     try:
         found = path.is_dir()
-    except (OSError, ValueError):  # a name that no folder can have
+    except (OSError, ValueError):  # not a valid path
         found = False
     if not found:
         raise ConfigError(f"the data folder {shortened(path, 200)} does not exist")
@@ -89,7 +89,7 @@ def _folder(name: str, data: str | Path | None) -> Path:
 
 
 def _value(where: str, kind: Any, value: Any) -> Any:
-    """The option's own type, from a word of a command line."""
+    """Convert a command-line string to the type of the option."""
     if not isinstance(value, str):
         return tuple(value) if isinstance(value, list) else value
     if kind is str:
@@ -101,10 +101,10 @@ def _value(where: str, kind: Any, value: Any) -> Any:
     return values.convert(value, kind, where)
 
 
-def again(name: str, options: Mapping[str, Any], whole: bool = False) -> Task:
-    """A benchmark from what `options_of` gave, with every type checked. Its data need not be there.
+def restore(name: str, options: Mapping[str, Any], whole: bool = False) -> Task:
+    """Recreate a benchmark from the result of `options_of`, with type checks. Its data is not needed.
 
-    `whole`: every option has to be there; otherwise those that are missing have their defaults.
+    `whole`: every option must be given; otherwise missing options have their defaults.
     """
     kind = available_tasks()[name]
     known, hints = {f.name: f for f in fields(kind)}, get_type_hints(kind)  # type: ignore[arg-type]
@@ -119,14 +119,14 @@ def again(name: str, options: Mapping[str, Any], whole: bool = False) -> Task:
 
 
 def _stored(where: str, hint: Any, value: Any) -> Any:
-    """The option's own type, from a value of JSON."""
+    """Convert a JSON value to the type of the option."""
     if hint in (int, bool, str):
         if type(value) is not hint:
             raise ConfigError(f"{where} must be a {hint.__name__}, not {shortened(repr(value), 40)}")
         return value
     if str(hint).startswith("tuple"):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{where} must be a list of texts, not {shortened(repr(value), 40)}")
+            raise ConfigError(f"{where} must be a list of strings, not {shortened(repr(value), 40)}")
         return tuple(value)
     if value is None and hint is not Path:
         return None
@@ -136,7 +136,7 @@ def _stored(where: str, hint: Any, value: Any) -> Any:
 
 
 def options_of(task: Task) -> Mapping[str, Any]:
-    """What the task was made with, as JSON can hold it."""
+    """The options of a task as JSON values."""
     return {f.name: _plain(getattr(task, f.name)) for f in fields(task)}  # type: ignore[arg-type]
 
 

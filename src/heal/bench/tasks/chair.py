@@ -1,4 +1,4 @@
-"""CHAIR: objects that a caption names and the image does not have."""
+"""CHAIR: objects that a caption mentions but the image does not contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heal.bench.tasks import nltk_lemmas, synonyms
-from heal.bench.tasks.base import Number, Sample, Task, ratio, together
+from heal.bench.tasks.base import Number, Sample, Task, grouped_by_unit, ratio
 from heal.bench.tasks.data_files import (
     as_id,
     image_name,
@@ -24,7 +24,7 @@ from heal.bench.tasks.data_files import (
     read_object,
     read_records,
 )
-from heal.bench.tasks.image_files import Named, image_key
+from heal.bench.tasks.image_files import NamedImage, image_key
 from heal.bench.tasks.pope import check_choice
 from heal.bench.tasks.synonyms import LEMMATIZERS, Synonyms
 from heal.errors import ConfigError, DataError, shortened
@@ -36,19 +36,19 @@ SOURCE = "the COCO 2014 annotations (instances_val2014.json and captions_val2014
 
 
 def read_caption(text: str, table: Synonyms, complete: bool = False) -> dict[str, Any]:
-    """The categories that a caption names, in order, and its length in words."""
+    """Parse the mentioned categories, in order, and the length in words."""
     words = table.words(complete_sentences(text) if complete else text)
     return {"mentions": table.mentions(words), "words": len(words)}
 
 
 def complete_sentences(text: str) -> str:
-    """Without what follows the last full stop: a caption cut at 64 tokens ends anywhere."""
+    """Drop the text after the last full stop, because a caption cut at 64 tokens is incomplete."""
     ends = [match.end() for match in re.finditer(r"[.!?][\"')]*(?=\s|$)", text)]
     return text[: ends[-1]] if ends else text
 
 
 def caption_counts(truth: Iterable[str], parse: Mapping[str, Any]) -> dict[str, float]:
-    """Of one caption against the objects of its image."""
+    """Counts of one caption against the objects of its image."""
     objects, mentions = set(truth), list(parse["mentions"])
     wrong = sum(name not in objects for name in mentions)
     values = (1, wrong > 0, len(mentions), wrong, len(set(mentions)), len(objects & set(mentions)), len(objects))
@@ -64,7 +64,7 @@ def total_counts(truths: Sequence[Iterable[str]], parses: Sequence[Mapping[str, 
 
 
 def chair_figures(totals: Mapping[str, Number]) -> dict[str, Number]:
-    """Per cent, except the mean length in words and the number of captions that name no object."""
+    """Percentages, the mean length in words, and the number of captions without any object."""
     t = totals
     return {
         "chair_s": ratio(t["hallucinated"], t["captions"], 100),
@@ -81,7 +81,7 @@ def chair_figures(totals: Mapping[str, Number]) -> dict[str, Number]:
 
 
 def read_objects(path: Path) -> dict[str, list[str]]:
-    """{image id: [category, …]}"""
+    """Read {image id: [category, …]}."""
     record = read_json(path, SOURCE)
     lists = isinstance(record, dict) and all(isinstance(names, list) for names in record.values())
     if not lists or not all(isinstance(name, str) for names in record.values() for name in names):
@@ -95,7 +95,7 @@ def read_objects(path: Path) -> dict[str, list[str]]:
 
 
 def truth_of(key: str, objects: Mapping[str, list[str]], table: Synonyms, where: str) -> list[str]:
-    """The categories of one image in the names of the table. An unknown image is an error, never an empty truth."""
+    """The categories of one image under the names of the table. An unknown image is an error, never an empty set."""
     if key not in objects:
         raise DataError(f"{where} has no ground truth for the image {shortened(key)}")
     unknown = [name for name in objects[key] if name.lower() not in table.category]
@@ -107,7 +107,7 @@ def truth_of(key: str, objects: Mapping[str, list[str]], table: Synonyms, where:
 
 
 def objects_from_annotations(folder: Path, table: Synonyms, split: str = "val2014") -> dict[str, list[str]]:
-    """Instance categories, and the objects named in the five reference captions."""
+    """Combine instance categories with the objects mentioned in the five reference captions."""
     things, words = folder / f"instances_{split}.json", folder / f"captions_{split}.json"
     instances, captions = read_object(things, SOURCE), read_object(words, SOURCE)
     names: dict[str, str] = {}
@@ -128,13 +128,13 @@ def objects_from_annotations(folder: Path, table: Synonyms, split: str = "val201
     for where, note in _numbered(captions, "annotations", words):
         text = need(note, "caption", where)
         if not isinstance(text, str):
-            raise DataError(f"{where}: the caption is not a text")
+            raise DataError(f"{where}: the caption is not a string")
         _of_image(found, note, where, words).update(table.mentions(table.words(text)))
     return {key: sorted(value) for key, value in found.items()}
 
 
 def _numbered(record: Mapping[str, Any], key: str, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of a list, each with where it stands."""
+    """Yield the objects of a list with their locations for error messages."""
     for number, item in enumerate(need_list(record, key, str(path)), 1):
         where = f"{path}, {key} {number}"
         if not isinstance(item, dict):
@@ -146,7 +146,7 @@ def _of_image(found: Mapping[str, set[str]], note: Mapping[str, Any], where: str
     key = image_key(need_id(note, "image_id", where))
     if key not in found:
         raise DataError(
-            f"{where}: {captions.name} does not list the image {shortened(key)}: take both from one split"
+            f"{where}: {captions.name} does not list the image {shortened(key)}: use files of the same split"
         )
     return found[key]
 
@@ -156,26 +156,26 @@ def _of_image(found: Mapping[str, set[str]], note: Mapping[str, Any], where: str
 
 @dataclass(frozen=True)
 class Chair(Task):
-    """COCO images described at length."""
+    """CHAIR on long descriptions of COCO images."""
 
     name: ClassVar[str] = "chair"
-    summary: ClassVar[str] = "CHAIR: objects that a long description of a COCO image makes up."
+    summary: ClassVar[str] = "CHAIR: objects hallucinated in long descriptions of COCO images."
     max_new_tokens: ClassVar[int] = 512
     headline: ClassVar[str] = "chair_s"
     higher_is_better: ClassVar[bool] = False
 
     data: Path
-    """A folder (or one with a folder `chair`) with objects.json or coco2014_objects.json, or COCO's annotations."""
+    """A folder with objects.json, coco2014_objects.json or COCO annotations, or one with a subfolder `chair`."""
     images: Path | None = None
-    """The folder of the images; otherwise they are looked for in and beside the data folder."""
+    """The image folder. Default: images are searched in and next to the data folder."""
     table: Path | None = None
-    """The official list of synonyms; otherwise synonyms.txt in the data folder, or the package's own table."""
+    """The official list of synonyms. Default: synonyms.txt in the data folder, or the table of this package."""
     count: int = 500
-    """How many images to draw if there is no image_ids.json."""
+    """Number of images to sample if there is no image_ids.json."""
     seed: int = 0
-    """Of that draw."""
+    """Seed for sampling the images."""
     complete: bool = False
-    """Drop the last incomplete sentence, as is usual with 64 new tokens."""
+    """Drop the last incomplete sentence, as is common with 64 new tokens."""
     lemmatizer: str = "rules"
     """rules (needs no data) or nltk (POS tags and WordNet, as published figures; needs NLTK and its data)."""
 
@@ -185,11 +185,11 @@ class Chair(Task):
             raise ConfigError(f"count must be 1 or more, not {self.count}")
         beside = self.folder / "synonyms.txt"
         if self.table is None and beside.is_file():
-            # as an option, it is in run.json: scored again without it, a run must not take the other table
+            # stored in run.json as an option, so that rescoring uses the same table
             object.__setattr__(self, "table", beside)
         check_choice("lemmatizer", self.lemmatizer, LEMMATIZERS)
         if self.lemmatizer == "nltk":
-            nltk_lemmas.version()  # before hours of answering, not after
+            nltk_lemmas.version()  # fail before answers are generated, not after
 
     @property
     def folder(self) -> Path:
@@ -207,7 +207,7 @@ class Chair(Task):
         for folder in (self.folder / "annotations", self.data / "annotations"):
             if folder.is_dir():
                 return objects_from_annotations(folder, self.synonyms)
-        raise DataError(f"{self.folder / OBJECTS[1]} is missing; it can also be made from {SOURCE}")
+        raise DataError(f"{self.folder / OBJECTS[1]} is missing; it can also be derived from {SOURCE}")
 
     def ids(self) -> list[str]:
         path = self.folder / "image_ids.json"
@@ -227,9 +227,9 @@ class Chair(Task):
             truth = truth_of(key, self.objects, self.synonyms, str(self.folder))
             number = key.isascii() and key.isdigit()
             stem = f"{int(key):012d}.jpg" if number else image_name(key, f"{self.folder}: an image id")
-            picture = Named(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
+            picture = NamedImage(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
             found.append(Sample(key, key, PROMPT, {"objects": truth}, picture))
-        return together(found, "CHAIR")
+        return grouped_by_unit(found, "CHAIR")
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -254,7 +254,7 @@ class Chair(Task):
 def score_files(
     captions: Path, objects: Path, table: Path | None = None, complete: bool = False, lemmatizer: str = "rules"
 ) -> dict[str, Any]:
-    """Captions {"image_id", "caption"} against objects {image id: [category, …]}."""
+    """Score captions {"image_id", "caption"} against objects {image id: [category, …]}."""
     words, truths = synonyms.load(table, lemmatizer), read_objects(objects)
     parses: dict[str, dict[str, Any]] = {}
     for number, record in enumerate(read_records(captions), 1):
@@ -263,7 +263,7 @@ def score_files(
         if key in parses:
             raise DataError(f"{captions}: the image {shortened(key)} has two captions")
         if not isinstance(text, str):
-            raise DataError(f"{where}: the caption is not a text")
+            raise DataError(f"{where}: the caption is not a string")
         parses[key] = read_caption(text, words, complete)
     facts = [truth_of(key, truths, words, str(objects)) for key in parses]
     totals = total_counts(facts, list(parses.values()))

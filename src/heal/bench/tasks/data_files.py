@@ -1,4 +1,4 @@
-"""Files of others: JSON and JSON lines, with errors that name the file, the line and what to do."""
+"""Reading JSON and JSON Lines data, with errors that name the file, the line and the fix."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from heal import strict_json
 from heal.errors import DataError, shortened
 
 MAX_ID = 1000
-"""Characters of an id: with longer ones something else is in its place."""
+"""Maximum number of characters of an id."""
 MAX_NAME = 255
-"""Bytes of each part of a path: no file system takes more."""
+"""Maximum number of bytes of a path component, as in common file systems."""
 
 
 def read_text(path: Path, source: str = "") -> str:
-    """The whole file. `source` says where official data comes from."""
+    """Read a file. `source` says where the official data can be found."""
     return strict_json.read_text(path, DataError, source)
 
 
@@ -25,7 +25,7 @@ def read_json(path: Path, source: str = "") -> Any:
 
 
 def read_object(path: Path, source: str = "") -> dict[str, Any]:
-    """A JSON file whose value is an object."""
+    """Read a JSON file that holds an object."""
     found = read_json(path, source)
     if not isinstance(found, dict):
         raise DataError(f"{path} must be a JSON object {{…}}, not {kind(found)}")
@@ -33,7 +33,7 @@ def read_object(path: Path, source: str = "") -> dict[str, Any]:
 
 
 def read_records(path: Path, source: str = "") -> list[dict[str, Any]]:
-    """A JSON array of objects, or one object a line: both are in use under the same names."""
+    """Read a JSON array of objects, or JSON Lines: both are used with the same file names."""
     text = read_text(path, source)
     if text.lstrip().startswith("["):
         found = strict_json.parsed(text, path)
@@ -59,10 +59,10 @@ def need(record: Mapping[str, Any], key: str, where: str) -> Any:
 
 
 def need_text(record: Mapping[str, Any], key: str, where: str) -> str:
-    """Words, at least one."""
+    """A string that is not blank."""
     value = need(record, key, where)
     if not isinstance(value, str):
-        raise DataError(f"{where}: `{key}` must be a text, not {kind(value)}")
+        raise DataError(f"{where}: `{key}` must be a string, not {kind(value)}")
     if not value.strip():
         raise DataError(f"{where}: `{key}` is empty")
     return value
@@ -79,9 +79,9 @@ def need_texts(record: Mapping[str, Any], key: str, where: str) -> list[str]:
     value = need_list(record, key, where)
     for item in value:
         if not isinstance(item, str):
-            raise DataError(f"{where}: `{key}` must be a list of texts, but has {kind(item)}")
+            raise DataError(f"{where}: `{key}` must be a list of strings, but has {kind(item)}")
         if not item.strip():
-            raise DataError(f"{where}: `{key}` has an empty text")
+            raise DataError(f"{where}: `{key}` has an empty string")
     if len(set(value)) < len(value):
         twice = next(item for item in value if value.count(item) > 1)
         raise DataError(f"{where}: `{key}` has {shortened(twice, 40)!r} twice")
@@ -89,13 +89,13 @@ def need_texts(record: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def need_id(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text or a whole number; 7 and "7" are the same id."""
+    """A string or a whole number; 7 and "7" are the same id."""
     return as_id(need(record, key, where), f"{where}: `{key}`")
 
 
 def as_id(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise DataError(f"{where} must be a text or a whole number, not {kind(value)}")
+        raise DataError(f"{where} must be a string or a whole number, not {kind(value)}")
     found = str(value)
     if not found.strip():
         raise DataError(f"{where} is empty")
@@ -109,7 +109,7 @@ def need_image(record: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def image_name(value: Any, where: str) -> str:
-    """A path below the folder of the images: data cannot make a run read files anywhere else."""
+    """A path inside the image folder, so that data files cannot make a run read other files."""
     if not isinstance(value, str):
         raise DataError(f"{where} must be the name of an image, not {kind(value)}")
     if not value.strip() or "\0" in value:
@@ -117,8 +117,8 @@ def image_name(value: Any, where: str) -> str:
     parts = PurePosixPath(value).parts + PureWindowsPath(value).parts
     if value.startswith(("/", "\\")) or PureWindowsPath(value).drive or ".." in parts:
         raise DataError(
-            f"{where} is {shortened(value)!r}: names of images must lie below the data folder, without `..` and not "
-            "absolute. Give the folder of the images with the option images="
+            f"{where} is {shortened(value)!r}: image names must be relative paths inside the data folder, without "
+            "`..`. Give the image folder with the option images="
         )
     if any(len(part.encode()) > MAX_NAME for part in parts) or len(value.encode()) > 4 * MAX_NAME:
         raise DataError(f"{where} has {len(value)} characters, which is too long: {shortened(value, 20)!r}")
@@ -126,13 +126,13 @@ def image_name(value: Any, where: str) -> str:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in the words of JSON."""
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
+    """The JSON type of a value."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
     return "null" if value is None else names.get(type(value), "an object")
 
 
-class Once:
-    """Refuses what occurs twice."""
+class UniqueKeys:
+    """Raises an error for repeated keys."""
 
     def __init__(self, where: str) -> None:
         self.where = where

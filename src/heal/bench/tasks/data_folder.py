@@ -1,4 +1,4 @@
-"""What a folder of benchmark data holds: which benchmarks, which versions, and what is wrong with them."""
+"""Detect the benchmarks in a data folder, their versions and their problems."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ FULL = {"mme": 2374, "mmhal": 96, "llava-bench": 60, "blink-twice": 896}  # ques
 
 @dataclass(frozen=True)
 class Finding:
-    """One benchmark in one folder."""
+    """A benchmark found in a folder."""
 
     task: str
     place: str
-    """The folder, seen from the one that was surveyed."""
+    """Path relative to the surveyed folder."""
     what: str
     version: str
     images: int | None = None
-    """How many of its images are there."""
+    """Number of its images that exist."""
     of_images: int | None = None
     problem: str = ""
-    """What is wrong, if something is."""
+    """Error message, if the data cannot be used."""
 
 
 def survey(folder: Path) -> list[Finding]:
-    """Everything that is recognised in a folder and two levels below."""
+    """All benchmarks found in a folder and up to two levels below."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
     detectors = (_pope, _chair, _mme, _mmhal, _llava, _blink)
@@ -53,7 +53,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _found(name: str, where: str, make: Callable[[], tuple[Task, str, str]]) -> Finding:
-    """The finding, or the one line that says why the data cannot be used."""
+    """The finding, with an error message if the data cannot be used."""
     try:
         task, what, version = make()
         seen = presence(task.samples())
@@ -113,7 +113,7 @@ def _are_results(path: Path) -> bool:
     try:
         return read_text(path).partition("\n")[0].count("\t") == 3
     except DataError:
-        return False  # making the task says what is wrong
+        return False  # creating the task reports what is wrong
 
 
 def _mmhal(place: Path, where: str) -> Iterator[Finding]:

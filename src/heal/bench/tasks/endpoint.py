@@ -1,4 +1,4 @@
-"""One request to an HTTP server that may be slow, endless or hostile: bounded in time and in size."""
+"""HTTP requests with limits on time and size, for servers that may be slow, endless or hostile."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from heal.bench.tasks.redaction import without_credentials
 from heal.errors import ConfigError
+from heal.extras import optional
+
+with optional():
+    import httpx
 
 LIMIT = 2**20
-"""Bytes of a reply, packed or not. A judge writes a page."""
+"""Maximum size of a reply in bytes, compressed or not."""
 
 
 class RequestFailed(Exception):
-    """No reply, for a reason that may pass."""
+    """A request failed for a possibly temporary reason."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """What the server sent."""
+    """Response of the server."""
 
     status: int
     body: bytes
@@ -35,7 +37,7 @@ class Received:
 
 
 def checked_address(text: str, what: str) -> httpx.URL:
-    """An address that requests can be sent to, or one line that says what is wrong with it, without its password."""
+    """Validate the address of a server. Error messages do not contain its password."""
     shown = repr(without_credentials(text))
     if any(ch.isspace() or not ch.isprintable() for ch in text):
         raise ConfigError(f"{what} has a space or a control character: {shown}")
@@ -56,7 +58,7 @@ def checked_address(text: str, what: str) -> httpx.URL:
 
 
 def post(client: httpx.Client, address: str, body: Mapping[str, Any], seconds: float) -> Received:
-    """Send JSON; the whole exchange takes at most so many seconds, and redirects are not followed."""
+    """Send JSON. The whole exchange takes at most `seconds`, and redirects are not followed."""
     content = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     with _Deadline(seconds) as deadline:
@@ -88,16 +90,16 @@ def post(client: httpx.Client, address: str, body: Mapping[str, Any], seconds: f
 
 
 def _unpacked(raw: bytes, encoding: str) -> bytes:
-    """Never more than the limit, however well it was packed."""
+    """Decompress at most LIMIT bytes."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return raw
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise RequestFailed("reply in an encoding that was not asked for")
+        raise RequestFailed("reply in an encoding that was not requested")
     try:
         found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(raw, LIMIT + 1)
     except zlib.error:
-        raise RequestFailed("packed reply that cannot be unpacked") from None
+        raise RequestFailed("compressed reply that cannot be decompressed") from None
     if len(found) > LIMIT:
         raise RequestFailed(f"reply of more than {LIMIT // 2**20} MB")
     return found
@@ -111,7 +113,7 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 class _Deadline:
-    """Shuts the connection when the time is over: timeouts of a socket begin anew with every byte."""
+    """Closes the connection at a deadline: socket timeouts restart with every received byte."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -128,14 +130,14 @@ class _Deadline:
         self._timer.cancel()
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Called by the HTTP library: new connections, plain and encrypted, are remembered."""
+        """Callback of the HTTP library that records new connections, plain and encrypted."""
         if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
             self.check()
 
     def check(self) -> None:
         if time.monotonic() >= self._end:
-            raise RequestFailed(f"no whole reply within {self.seconds:g} s")
+            raise RequestFailed(f"no complete reply within {self.seconds:g} s")
 
     def _shut(self) -> None:
         if self._socket is not None:

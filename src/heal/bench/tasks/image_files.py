@@ -1,4 +1,4 @@
-"""Where the image of a sample is, given the folders that people have."""
+"""Finding image files in the usual folder layouts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PLACES = ("images", "", "val2014", "train2014", "images/val2014", "coco/val2014"
 
 
 @dataclass(frozen=True)
-class Named:
-    """An image known by its name, looked for when it is needed."""
+class NamedImage:
+    """An image with a given file name, located on demand."""
 
     name: str
     data: Path
     images: Path | None = None
     others: tuple[str, ...] = ()
-    """Other names under which it may be there."""
+    """Alternative file names."""
 
     def load(self) -> Image.Image:
         return File(self.path).load()
 
     @property
     def path(self) -> Path:
-        """The first place that has it, under this name or COCO's other one; else where it was expected."""
+        """The first existing file under one of the names, or else the expected path."""
         folders = [self.images] if self.images is not None else [self.data / place for place in PLACES]
         coco = (self.name.removeprefix("COCO_val2014_"), f"COCO_val2014_{self.name}")
         names = dict.fromkeys((self.name, *coco, *self.others))
@@ -37,7 +37,7 @@ class Named:
 
 
 def image_key(value: object) -> str:
-    """42, "42", "000000000042.jpg" and "COCO_val2014_000000000042.jpg" are one image."""
+    """The COCO id: 42, "42", "000000000042.jpg" and "COCO_val2014_000000000042.jpg" are the same image."""
     text = str(value).strip()
     if text.isascii() and text.isdigit():
         return str(int(text))

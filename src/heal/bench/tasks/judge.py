@@ -1,4 +1,4 @@
-"""A judge behind any OpenAI-compatible chat endpoint: patient within bounds, and asked each thing once."""
+"""A judge model behind an OpenAI-compatible chat endpoint, with retries, rate limit and a cache of replies."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from heal import strict_json
 from heal.atomic_write import atomic_write
 from heal.bench.tasks.endpoint import Received, RequestFailed, checked_address, post
 from heal.bench.tasks.judged import Prompt, Reply
 from heal.bench.tasks.redaction import LONG, redacted, without_credentials
 from heal.errors import ConfigError, DataError
+from heal.extras import optional
 from heal.values import check_types
+
+with optional():
+    import httpx
 
 AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 SHOWN = 200
-"""Characters of a server's message that are kept."""
+"""Maximum number of characters of a server's error message."""
 
 
 @dataclass(frozen=True, repr=False)
 class JudgeOptions:
-    """Which judge, and how patiently it is asked."""
+    """Model, address, retries and rate limit of the judge."""
 
     model: str
     base_url: str
     key: str | None = None
     attempts: int = 5
-    """Requests for one reply before it is given up."""
+    """Maximum number of requests for one reply."""
     backoff: float = 1.0
-    """Seconds before the second request; doubled before each further one."""
+    """Seconds before the first retry; doubled before each further one."""
     longest: float = 60.0
-    """The most seconds to wait between two requests, whatever the server asks for."""
+    """Maximum seconds between two requests, whatever the server asks for."""
     per_minute: float | None = None
-    """The most requests a minute."""
+    """Maximum number of requests per minute."""
     timeout: float = 120.0
-    """Seconds for one request, from the connection to the last byte of the reply."""
+    """Maximum seconds per request, from the connection to the last byte of the reply."""
     temperature: float = 0.0
     max_tokens: int = 1024
     give_up: int = 8
-    """After so many answers in a row that could not be judged, no more are sent: the judge is gone."""
+    """Stop sending requests after this many consecutive failures."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -81,15 +83,15 @@ class JudgeOptions:
 
     @classmethod
     def from_environment(cls, model: str, **options: Any) -> JudgeOptions:
-        """The address and the key as other clients take them."""
+        """Read address and key from the environment variables that other clients use."""
         address = os.environ.get(URL)
         if not address:
-            raise ConfigError(f"the judge's address is unknown: set {URL} (and {KEY}, if it needs a key)")
+            raise ConfigError(f"the judge's address is not set: set {URL} (and {KEY}, if it needs a key)")
         return cls(model, address, os.environ.get(KEY), **options)
 
     @property
     def address(self) -> str:
-        """Where requests go, without user and password: they are a header, which nothing logs."""
+        """The URL of requests, without user and password: these are sent as a header, which is never logged."""
         return str(httpx.URL(self.base_url.rstrip("/") + "/chat/completions").copy_with(userinfo=b""))
 
     @property
@@ -108,7 +110,7 @@ class JudgeOptions:
 
 
 class Judge:
-    """Use as a context manager. Replies are kept in `cache`, so that scoring again costs nothing."""
+    """Asks the judge. A context manager. Replies are stored in `cache`, so that rescoring needs no requests."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class Judge:
         self._lock = threading.Lock()
         self._next = 0.0
         self._failed = 0
-        # a connection for each request: a reply that was given up must not run into the next one
+        # one connection per request, so that an abandoned reply cannot reach the next request
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(headers=options.headers, limits=limits)
 
@@ -134,12 +136,12 @@ class Judge:
         self._client.close()
 
     def __call__(self, prompt: Prompt) -> Reply:
-        """From the cache, else from the endpoint. What fails in the end is not cached and has no text."""
+        """Return the cached reply, or request one. Failures are not cached and have no text."""
         known = self._known(prompt)
         if known is not None:
             return known
         if self._failed >= self.options.give_up:
-            return self._failure(f"not asked after {self._failed} failures in a row")
+            return self._failure(f"not asked after {self._failed} consecutive failures")
         reply = self._asked(prompt)
         self._failed = self._failed + 1 if reply.text is None else 0
         if reply.text is not None:
@@ -174,7 +176,7 @@ class Judge:
         return self._failure(f"HTTP {received.status}{moved}", f"HTTP {received.status}{moved}: {told}")
 
     def _failure(self, reason: str, error: str = "") -> Reply:
-        """Servers and libraries may repeat the key in what they say; the reason is in our own words."""
+        """Build a failure. `error` may contain the key and is redacted; `reason` is our own wording."""
         clean = " ".join(redacted(error or reason, *self.options.secrets).split())
         return Reply(None, reason=reason, error=clean[:SHOWN], judge=self.options.model)
 
@@ -185,10 +187,10 @@ class Judge:
             cut = choice.get("finish_reason") == "length"
         except (ValueError, LookupError, TypeError, AttributeError):
             shown = repr(received.body[:4096].decode("utf-8", "replace"))
-            raise RequestFailed(f"reply that is no chat completion: {shown}") from None
+            raise RequestFailed(f"reply that is not a chat completion: {shown}") from None
         if not isinstance(text, str) or not text.strip():
             raise RequestFailed("empty reply")
-        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair could not be written to a file
+        text = text.encode("utf-8", "replace").decode()  # an unpaired surrogate could not be written to a file
         return Reply(redacted(text, *self.options.secrets, part=LONG), cut=cut, judge=self.options.model)
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
@@ -201,7 +203,7 @@ class Judge:
         }
 
     def _wait_for_turn(self) -> None:
-        """Requests at equal distances, also from several threads."""
+        """Space requests evenly, across threads."""
         if self.options.per_minute is None:
             return
         with self._lock:
@@ -214,7 +216,7 @@ class Judge:
     # ── the cache ─────────────────────────────────────────────────────────────────────────────────────────
 
     def place(self, prompt: Prompt) -> Path | None:
-        """The file of a reply: a folder for the judge, a name from the prompt."""
+        """The cache file of a reply: one folder per judge, named by a hash of the prompt."""
         if self.cache is None:
             return None
         model = self.options.model
@@ -227,7 +229,7 @@ class Judge:
         try:
             record = strict_json.parse(path.read_text(encoding="utf-8")) if path else None
         except (OSError, ValueError):
-            return None  # it will be asked again and written anew
+            return None  # the reply will be requested and stored again
         text = record.get("reply") if isinstance(record, dict) else None
         if not isinstance(record, dict) or not isinstance(text, str) or not text.strip():
             return None
@@ -241,7 +243,7 @@ class Judge:
         try:
             atomic_write(path, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
         except OSError as error:
-            raise DataError(f"the judge's reply cannot be kept in {path.parent}: {error.strerror}") from error
+            raise DataError(f"the judge's reply cannot be stored in {path.parent}: {error.strerror}") from error
 
 
 def _digest(text: str) -> str:

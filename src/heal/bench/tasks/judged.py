@@ -1,4 +1,4 @@
-"""What benchmarks with a judge share: the answer goes into a prompt, the reply becomes a parse."""
+"""Base class of benchmarks with a judge: build its prompt, parse its reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOBODY = "no judge was asked (heal score RUN --judge NAME)"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a judge is shown."""
+    """A prompt for the judge."""
 
     system: str
     text: str
@@ -23,53 +23,53 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the judge wrote, or why there is nothing."""
+    """The judge's reply, or the reason why there is none."""
 
     text: str | None
     cached: bool = False
     error: str = ""
-    """In full."""
+    """Full error message."""
     reason: str = ""
-    """The kind of error in a few words, to be counted."""
+    """Short description of the error, for counting."""
     cut: bool = False
-    """The judge ran out of tokens before it had finished."""
+    """Whether the reply was cut off at max_tokens."""
     judge: str = ""
-    """Its name."""
+    """Name of the judge."""
 
 
 Ask = Callable[[Prompt], Reply | str | None]
-"""A judge. Text or None may stand for a reply."""
+"""A judge. It may also return the text alone, or None for no reply."""
 
 
 class JudgedTask(Task):
-    """A task whose answers only a judge can rate. Without a reply an answer is unjudged, never rated."""
+    """A task whose answers are rated by a judge. Answers without a reply are unjudged and not counted."""
 
     judged: ClassVar[bool] = True
 
     @abstractmethod
     def judge_prompt(self, sample: Sample, text: str) -> Prompt:
-        """What to ask the judge about one answer."""
+        """The judge prompt for one answer."""
 
     @abstractmethod
     def read_reply(self, sample: Sample, reply: str) -> dict[str, Any]:
-        """What the judge said: ratings, or None and `unparsable` or `unjudged`, and `why`."""
+        """Parse a reply: ratings, or None with `unparsable` or `unjudged` and `why`."""
 
     @abstractmethod
     def unjudged(self) -> dict[str, Any]:
-        """The parse of an answer that nobody has rated."""
+        """The parse of an answer without a rating."""
 
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         return self.unjudged() | {"why": NOBODY}
 
     def judge(self, sample: Sample, text: str, ask: Ask) -> dict[str, Any]:
-        """The parse of an answer once the judge was asked; one that failed leaves it unjudged, with the reason."""
+        """Ask the judge and parse its reply. If it fails, the answer stays unjudged, with the reason."""
         found = ask(self.judge_prompt(sample, text))
         reply = found if isinstance(found, Reply) else Reply(found)
         if reply.text is None:
             why = reply.reason or reply.error or "no reply"
             return self.unjudged() | {"why": why, "error": reply.error, "judge": reply.judge}
         parse = self.read_reply(sample, reply.text)
-        if reply.cut and parse.get("unparsable"):  # the rating may have been in the part that is missing
+        if reply.cut and parse.get("unparsable"):  # the rating may be in the missing part
             parse = self.unjudged() | {"why": "reply cut off at max_tokens", "reply": reply.text}
         return parse | {"judge": reply.judge}
 
@@ -77,7 +77,7 @@ class JudgedTask(Task):
         return not parse.get("unjudged") and not parse.get("unparsable")
 
     def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
-        """The judge, and how many answers it did not rate, by reason."""
+        """The judge's name and the number of answers it did not rate, by reason."""
         parses = list(parses)
         judges = sorted({str(parse["judge"]) for parse in parses if parse.get("judge")})
         found = [f"judge {', '.join(judges)}"] if judges else []
@@ -90,5 +90,5 @@ class JudgedTask(Task):
 
     @property
     def unclear(self) -> str:
-        """What becomes of a reply without a clear rating."""
+        """How replies without a clear rating are counted."""
         return "without a clear rating and left out"

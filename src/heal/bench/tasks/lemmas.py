@@ -1,12 +1,11 @@
-"""Base forms of words as WordNet gives them, without its data, for the words that matter: those of a vocabulary.
+"""WordNet lemmas for the words of a vocabulary, without WordNet's data.
 
-Nouns: WordNet's own suffix rules, with the vocabulary in place of its index, and the words for which this goes wrong.
-The tables hold for the official synonyms and for the package's own; both were compared with WordNet 3.0 word by word
-(docs/benchmarks.md). Some of what WordNet does is odd, and kept, because published figures rest on it: `men` stays
-`men`, and `vases` becomes `vas`.
+Nouns: WordNet's suffix rules with the vocabulary as the index, plus a table of exceptions. The tables cover the
+official synonyms and those of this package; both were compared with WordNet 3.0 word by word (docs/benchmarks.md).
+WordNet's oddities are kept, because published figures depend on them: `men` stays `men`, and `vases` becomes `vas`.
 
-Verbs: whether `seated` is a verb (its base form is `seat`, a chair) is for a tagger to say. A look at the words
-beside it stands in for the tagger.
+Verbs: a tagger would decide whether `seated` is a verb with the lemma `seat` (a chair). Here the neighbouring words
+decide.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import lru_cache
 
-# endings of plurals and what replaces them
+# plural endings and their replacements
 RULES = (
     ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
     ("ies", "y"), ("ves", "f"), ("ves", "fe"),
 )  # fmt: skip
-# nouns that the rules would get wrong: WordNet's exceptions, and its shortest base form where it has several
+# nouns with irregular plurals: WordNet's exceptions, and its shortest lemma where it has several
 NOUNS = {
     "brethren": "brother", "buffaloes": "buffalo", "businessmen": "businessmen", "busses": "bus", "children": "child",
     "feet": "foot", "flamingoes": "flamingo", "geese": "goose", "grandchildren": "grandchild", "men": "men",
     "mice": "mouse", "oxen": "ox", "sports": "sport", "taxies": "taxi", "teeth": "tooth", "vases": "vas",
 }  # fmt: skip
-# words of the synonyms that WordNet 3.0 does not have: it leaves their plurals as they are
+# synonyms that are not in WordNet 3.0, which leaves their plurals unchanged
 UNKNOWN = frozenset(
     "barstool biker bluejay brindle coworker firetruck glas hairdryer iphone knive lenovo longboard macbook netbook "
     "paddleboard paddleboat pitbull riverboat sailboard shortboard skimboard smartphone solider stovetop teddybear "
     "televison".split()
 )
-# words of the synonyms that are also verbs; not those with a shorter verb (kited: kit, planed: plan)
+# synonyms that are also verbs, except those with a shorter verb (kited: kit, planed: plan)
 VERBS = frozenset(
     "air automobile baby backpack ball barge bat batter bear bed bench bicycle bike bird boat book bottle bow bowl "
     "buffalo bull bulldog bus cab cake canoe case cat chair clock cocker cop couch cow crow cub cup cycle doctor dog "
@@ -54,14 +53,14 @@ PREPOSITIONS = frozenset(
     "while near".split()
 )
 BE = frozenset("am is are was were be been being 're 'm".split())
-# what follows a noun rather than a verb with an object or a place
+# words that follow a noun rather than a verb with an object or a place
 ENDS = frozenset(". , ; : ! ? ) and or but is was are were".split()) | {""}
-# nouns wherever they are
+# always nouns
 THINGS = frozenset("bedding building clothing dining housing lighting parking seating shipping training".split())
 
 
 def lemma(word: str, before: str, after: str, vocabulary: Set[str]) -> str:
-    """The base form of a lower-case word between two others, if it is in the vocabulary; else a form of no use."""
+    """The lemma of a lower-case word, given its neighbours. Exact only if it is in the vocabulary."""
     verb = verb_base(word)
     if verb in vocabulary and word not in vocabulary:
         return verb if is_verb(word, before, after) else word
@@ -70,7 +69,7 @@ def lemma(word: str, before: str, after: str, vocabulary: Set[str]) -> str:
 
 @lru_cache(maxsize=65536)
 def noun_base(word: str, vocabulary: Set[str]) -> str:
-    """The shortest of the word and what the rules make of it that is in the vocabulary; else the word."""
+    """The shortest form in the vocabulary among the word and its singulars, otherwise the word."""
     if word in NOUNS:
         return NOUNS[word]
     stems = {word[: len(word) - len(end)] + new for end, new in RULES if word.endswith(end)} - UNKNOWN
@@ -79,7 +78,7 @@ def noun_base(word: str, vocabulary: Set[str]) -> str:
 
 @lru_cache(maxsize=65536)
 def verb_base(word: str) -> str:
-    """The base form of a participle or a past tense of VERBS; else the word."""
+    """The base form of a participle or past tense of VERBS, otherwise the word."""
     if word in IRREGULAR:
         return IRREGULAR[word]
     end = next((end for end in ("ed", "ing") if word.endswith(end)), None)
@@ -95,7 +94,7 @@ def verb_base(word: str) -> str:
 
 
 def is_verb(word: str, before: str, after: str) -> bool:
-    """`is seated` and `a man skiing down` are verbs; `a seated man`, `the skiing` and `fond of skiing.` are not."""
+    """Whether it is a verb: `is seated`, `a man skiing down`, but not `a seated man`, `the skiing`, `like skiing`."""
     if word.endswith("ed"):
         return before not in DETERMINERS and before not in PREPOSITIONS
     if word.endswith("ing"):

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heal.bench.tasks.base import Number, Sample, ratio, together
+from heal.bench.tasks.base import Number, Sample, grouped_by_unit, ratio
 from heal.bench.tasks.data_files import kind, need, need_id, need_image, need_text, read_object, read_records
-from heal.bench.tasks.image_files import Named
+from heal.bench.tasks.image_files import NamedImage
 from heal.bench.tasks.judged import JudgedTask, Prompt
 from heal.errors import DataError, shortened
 
@@ -26,7 +26,7 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?", re.ASCII)
 
 
 def scores(reply: str) -> tuple[float, float] | str:
-    """(reference, model) from the first line, or what is wrong; the official script would go on with −1 and −1."""
+    """Parse (reference, model) scores from the first line, or return an error (officially −1 and −1)."""
     words = reply.split("\n")[0].replace(",", " ").split()
     if len(words) != 2 or not all(map(NUMBER.fullmatch, words)):
         return "reply without two scores in its first line"
@@ -36,7 +36,7 @@ def scores(reply: str) -> tuple[float, float] | str:
 
 @dataclass(frozen=True)
 class LlavaBench(JudgedTask):
-    """Official data: questions, contexts, reference answers, the judge's rules and the images."""
+    """LLaVA-Bench from official data: questions, contexts, reference answers, judge rules and images."""
 
     name: ClassVar[str] = "llava-bench"
     summary: ClassVar[str] = "LLaVA-Bench In-the-Wild: a judge compares answers with a reference."
@@ -44,7 +44,7 @@ class LlavaBench(JudgedTask):
     headline: ClassVar[str] = "score"
 
     data: Path
-    """The folder (or one with a folder `llava_bench`) of questions, context, answers_gpt4 (.jsonl) and rule.json."""
+    """The folder with questions, context, answers_gpt4 (.jsonl) and rule.json, or one with a folder `llava_bench`."""
     images: Path | None = None
     """The folder of the images."""
 
@@ -81,8 +81,8 @@ class LlavaBench(JudgedTask):
                 "context": need(contexts, image, "context.jsonl"),
                 "reference": need(references, key, "answers_gpt4.jsonl"),
             }
-            found.append(Sample(key, image, truth["question"], truth, Named(image, self.folder, self.images)))
-        return together(found, "LLaVA-Bench")
+            found.append(Sample(key, image, truth["question"], truth, NamedImage(image, self.folder, self.images)))
+        return grouped_by_unit(found, "LLaVA-Bench")
 
     def _table(self, name: str, key: str, value: str) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -127,7 +127,7 @@ class LlavaBench(JudgedTask):
         return found
 
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
-        """The relative score: what the model got in per cent of what the reference got."""
+        """The relative score: the model's score as a percentage of the reference's score."""
         rated, model, reference = (sum(totals[f"{name}/{key}"] for name in CATEGORIES) for key in COUNTS)
         return {
             "score": ratio(model, reference, 100),
@@ -140,12 +140,12 @@ class LlavaBench(JudgedTask):
 
 
 def _joined(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text, or a list of texts."""
+    """A string, or a list of strings joined to one."""
     value = need(record, key, where)
     parts = value if isinstance(value, list) else [value]
     for part in parts:
         if not isinstance(part, str):
-            raise DataError(f"{where}: `{key}` must be a text, not {kind(part)}")
+            raise DataError(f"{where}: `{key}` must be a string, not {kind(part)}")
     if not any(part.strip() for part in parts):
         raise DataError(f"{where}: `{key}` is empty")
     return "\n".join(parts)

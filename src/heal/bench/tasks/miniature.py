@@ -1,4 +1,4 @@
-"""POPE, CHAIR and MME in the miniature world: the same recipes and figures, no data needed."""
+"""POPE, CHAIR and MME in the miniature world: the official recipes and figures, without data files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from heal.bench.tasks import chair, mme, pope
-from heal.bench.tasks.base import Number, Sample, Task, together
+from heal.bench.tasks.base import Number, Sample, Task, grouped_by_unit
 from heal.bench.tasks.word_tokens import tokens
 from heal.errors import ConfigError
 from heal.world import View, World
@@ -23,16 +23,16 @@ from heal.world.statistics import statistics
 from heal.world.world import DISTRIBUTIONS
 
 MOST = 100_000
-"""Scenes of a task: they are all made before the first is asked about."""
-EACH = 3  # questions about present things an image, and as many about absent ones
+"""Maximum number of scenes of a task, because all samples are created in advance."""
+EACH = 3  # questions per image about present objects, and as many about absent ones
 SUFFIX = " Please answer yes or no."
 TOPICS = ("existence", "count", "position", "color")
-POPE, MME = 11, 12  # keeps the draws of the tasks apart from each other and from the world's own
+POPE, MME = 11, 12  # separates the random streams of the tasks from each other and from the world's
 
 
 @dataclass(frozen=True)
-class Scenery:
-    """The picture of one scene."""
+class SceneImage:
+    """The image of a scene."""
 
     world: World
     index: int
@@ -43,22 +43,22 @@ class Scenery:
 
 @lru_cache(maxsize=128)
 def _picture(world: World, index: int) -> Image.Image:
-    """Questions about one scene come together, so it is drawn once."""
+    """Draw a scene. Cached because consecutive questions are about the same scene."""
     return world.scene(index).image
 
 
 @dataclass(frozen=True)
 class Miniature(Task):
-    """A task about scenes of one world."""
+    """Base class of tasks on the scenes of a world."""
 
     count: int = 100
-    """How many scenes."""
+    """Number of scenes."""
     distribution: str = "natural"
-    """natural, or counter: scenes that defy what usually comes together."""
+    """natural, or counter (scenes with unlikely combinations of objects)."""
     split: str = "test"
-    """validation to choose options with, test to report."""
+    """validation (for choosing options) or test (for reporting)."""
     seed: int = 0
-    """Of the world."""
+    """Seed of the world."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,16 +74,16 @@ class Miniature(Task):
         return World(self.seed, self.split, self.distribution)  # type: ignore[arg-type]
 
     def rng(self, view: View, purpose: int) -> np.random.Generator:
-        """Of one scene alone, so that more scenes leave the questions about the first ones as they are."""
+        """A generator per scene, so that the questions about a scene do not depend on `count`."""
         return np.random.default_rng([*view.address, purpose])
 
     def sample(self, index: int, name: str, prompt: str, truth: Mapping[str, Any]) -> Sample:
         place = f"{self.distribution}-{self.split}-{self.seed}-{index}"
-        return Sample(f"{place}/{name}" if name else place, place, prompt, truth, Scenery(self.world, index))
+        return Sample(f"{place}/{name}" if name else place, place, prompt, truth, SceneImage(self.world, index))
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
-        return together(self.make(), self.name)
+        return grouped_by_unit(self.make(), self.name)
 
     @abstractmethod
     def make(self) -> Sequence[Sample]:
@@ -95,7 +95,7 @@ class Miniature(Task):
 
 @dataclass(frozen=True)
 class MiniPope(Miniature):
-    """Three present and three absent things an image, by the official recipe."""
+    """POPE: questions about three present and three absent objects per image, by the official recipe."""
 
     name: ClassVar[str] = "mini-pope"
     summary: ClassVar[str] = "POPE in the miniature world: random, popular and adversarial questions."
@@ -103,7 +103,7 @@ class MiniPope(Miniature):
     headline: ClassVar[str] = "f1"
 
     splits: tuple[str, ...] = pope.SPLITS
-    """How absent things are chosen: any of random, popular, adversarial."""
+    """How absent objects are chosen: any of random, popular, adversarial."""
     parser: str = "official"
     """official (no verdict counts as yes) or strict (no verdict counts as wrong)."""
 
@@ -116,7 +116,8 @@ class MiniPope(Miniature):
         return [s for index in range(self.count) for s in self._of(index, self.world.scene(index))]
 
     def _of(self, index: int, view: View) -> list[Sample]:
-        """The same present things in every split, as many absent ones; what several splits ask is asked once."""
+        """Questions about one scene: the same present objects in every split, and as many absent ones. Questions that
+        occur in several splits are asked once."""
         splits: dict[str, list[str]] = {}
         for split in self.splits:
             rng = self.rng(view, POPE)
@@ -145,7 +146,8 @@ class MiniPope(Miniature):
 
 
 def absent_things(split: str, objects: frozenset[str], present: Sequence[str], rng: np.random.Generator) -> list[str]:
-    """As many as `present`: any, the most frequent, or for each present thing what most often comes with it."""
+    """Choose `len(present)` absent objects: random ones, the most frequent ones, or those that most often co-occur
+    with each present object."""
     absent = [name for name in NAMES if name not in objects]
     if split == "random":
         return [str(name) for name in rng.permutation(absent)[: len(present)]]
@@ -162,10 +164,10 @@ def absent_things(split: str, objects: frozenset[str], present: Sequence[str], r
 
 @dataclass(frozen=True)
 class MiniChair(Miniature):
-    """Descriptions of scenes, compared with what is in them."""
+    """CHAIR: descriptions of scenes compared with their objects."""
 
     name: ClassVar[str] = "mini-chair"
-    summary: ClassVar[str] = "CHAIR in the miniature world: things that a long description makes up."
+    summary: ClassVar[str] = "CHAIR in the miniature world: objects hallucinated in long descriptions."
     max_new_tokens: ClassVar[int] = 128
     headline: ClassVar[str] = "chair_s"
     higher_is_better: ClassVar[bool] = False
@@ -186,7 +188,7 @@ class MiniChair(Miniature):
 
 @dataclass(frozen=True)
 class MiniMme(Miniature):
-    """Existence, count, position and colour: a question with yes and one with no about each image."""
+    """MME: existence, count, position and colour, with one yes and one no question per image."""
 
     name: ClassVar[str] = "mini-mme"
     summary: ClassVar[str] = "The hallucination subset of MME in the miniature world."
@@ -194,9 +196,9 @@ class MiniMme(Miniature):
     headline: ClassVar[str] = "total"
 
     subtasks: tuple[str, ...] = TOPICS
-    """Any of existence, count, position, color; `count` scenes each."""
+    """Any of existence, count, position, color, with `count` scenes each."""
     parser: str = "official"
-    """official (looks at four characters) or strict (reads words)."""
+    """official (reads four characters) or strict (reads words)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,7 +209,7 @@ class MiniMme(Miniature):
         return [sample for subtask in self.subtasks for sample in self._of(subtask)]
 
     def _of(self, subtask: str) -> list[Sample]:
-        """The first scenes in which it can be asked: some have no colours, or no two things apart."""
+        """The first scenes that allow such a question: some have no colours, or no two objects side by side."""
         found: list[Sample] = []
         index = 0
         while len(found) < 2 * self.count:

@@ -1,4 +1,4 @@
-"""MME: two questions an image, one to be answered yes and one no; full marks only for both."""
+"""MME: two questions per image, one with the answer yes and one with no."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heal.bench.tasks import yes_no
-from heal.bench.tasks.base import File, Number, Picture, Sample, Task, ratio, together
+from heal.bench.tasks.base import File, Number, Picture, Sample, Task, grouped_by_unit, ratio
 from heal.bench.tasks.data_files import image_name, read_text
-from heal.bench.tasks.image_files import Named
+from heal.bench.tasks.image_files import NamedImage
 from heal.bench.tasks.pope import PARSERS, check_choice, check_splits
 from heal.errors import DataError, shortened
 
@@ -30,7 +30,7 @@ COUNTS = ("questions", "right", "images", "both", "unparsable")
 
 
 def official(text: str) -> yes_no.Verdict | None:
-    """As the official script: yes or no in lower case, else what the first four characters contain."""
+    """The official parser: yes or no in lower case, otherwise whichever occurs in the first four characters."""
     answer = text.lower()
     if answer in ("yes", "no"):
         return "yes" if answer == "yes" else "no"
@@ -49,7 +49,7 @@ def read(text: str, parser: str) -> dict[str, Any]:
 def pair_counts(
     subtasks: Sequence[str], truths: Sequence[Mapping[str, Any]], parses: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Per subtask; truths have subtask, label and pair. A pair with an unanswered question is left out."""
+    """Counts per subtask; truths have subtask, label and pair. Pairs with an unanswered question are skipped."""
     found = {f"{subtask}/{key}": 0.0 for subtask in subtasks for key in COUNTS}
     pairs: dict[tuple[str, Any], list[bool]] = {}
     for truth, parse in zip(truths, parses, strict=True):
@@ -59,14 +59,14 @@ def pair_counts(
         found[f"{subtask}/unparsable"] += bool(parse["unparsable"])
         pairs.setdefault((subtask, truth["pair"]), []).append(right)
     for (subtask, _), rights in pairs.items():
-        if len(rights) == 2:  # else it is not known whether both are right: a limit or a failure cut the pair
+        if len(rights) == 2:  # incomplete pairs, caused by a limit or a failure, cannot be scored
             found[f"{subtask}/images"] += 1
             found[f"{subtask}/both"] += all(rights)
     return found
 
 
 def pair_score(subtasks: Sequence[str], totals: Mapping[str, Number]) -> dict[str, Number]:
-    """Each subtask's score is accuracy + accuracy of pairs, at most 200; a group's score is their sum."""
+    """Scores of the subtasks (accuracy + pair accuracy, at most 200) and the sums of their groups."""
     found: dict[str, Number] = {}
     scores: dict[str, Number] = {}
     for subtask in subtasks:
@@ -80,7 +80,7 @@ def pair_score(subtasks: Sequence[str], totals: Mapping[str, Number]) -> dict[st
         }
     head: dict[str, Number] = {}
     for group, members in GROUPS.items():
-        # a sum over some of its members would look like a bad result
+        # a sum over some of its subtasks would look like a bad result
         if set(members) <= set(subtasks):
             head[group] = _sum(scores[m] for m in members)
     head["total"] = _sum(scores.values())
@@ -97,7 +97,7 @@ def _sum(values: Iterable[Number]) -> Number:
 
 @dataclass(frozen=True)
 class Mme(Task):
-    """Official data: a folder a subtask with images and texts, or one text file a subtask."""
+    """MME from official data: one folder per subtask with images and texts, or one text file per subtask."""
 
     name: ClassVar[str] = "mme"
     summary: ClassVar[str] = "MME: 14 subtasks of paired yes/no questions, with the hallucination subset."
@@ -105,13 +105,13 @@ class Mme(Task):
     headline: ClassVar[str] = "total"
 
     data: Path
-    """The folder (or one with a folder `mme`) of the subtasks: existence/… or existence.txt, and so on."""
+    """The folder with the subtasks (existence/… or existence.txt, …), or one with a subfolder `mme`."""
     subtasks: tuple[str, ...] = HALLUCINATION
-    """By default the hallucination subset; any of the 14, or `all`."""
+    """Any of the 14 subtasks, or `all`. Default: the hallucination subset."""
     parser: str = "official"
-    """official (looks at four characters) or strict (reads words)."""
+    """official (reads four characters) or strict (reads words)."""
     images: Path | None = None
-    """The folder of the images, if they are not in the subtasks' folders."""
+    """The image folder, if images are not in the folders of the subtasks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,8 +126,8 @@ class Mme(Task):
     def _samples(self) -> tuple[Sample, ...]:
         folder = self.data / "mme" if (self.data / "mme").is_dir() else self.data
         each = [_subtask(folder, name, self.data, self.images) for name in self.chosen]
-        # in turns, so that the first so many samples hold something of every subtask
-        return together([s for turn in zip_longest(*each) for s in turn if s is not None], "MME")
+        # interleaved, so that the first N samples cover every subtask
+        return grouped_by_unit([s for turn in zip_longest(*each) for s in turn if s is not None], "MME")
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -149,7 +149,7 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
         _twice(rows, text)
         for number, row in enumerate(rows, 1):
             image_name(row[0], f"{text}, line {number}")
-        pictures: list[Picture] = [Named(row[0], data, images or _near(folder, name)) for row in rows]
+        pictures: list[Picture] = [NamedImage(row[0], data, images or _near(folder, name)) for row in rows]
     else:
         rows, pictures = _folder(folder / name)
         _twice(rows, folder / name)
@@ -157,7 +157,7 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
     for pair, (number, row) in zip(_pairs(rows, name), enumerate(rows), strict=True):
         image, question, answer = row[:3]
         truth = {"label": _label(answer, f"{name}, {shortened(image)}"), "subtask": name, "pair": pair}
-        # 0001.png is another image in every subtask; images of COCO are asked about in several
+        # names like 0001.png are reused across subtasks; COCO images occur in several subtasks
         unit = image if re.fullmatch(r"\d{12}\.jpg", image) else f"{name}/{image}"
         found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, pictures[number]))
         asked[pair] += 1
@@ -169,7 +169,7 @@ def _near(folder: Path, name: str) -> Path | None:
 
 
 def _folder(folder: Path) -> tuple[list[list[str]], list[Picture]]:
-    """Images with a text of two questions each, side by side or in the folders images and questions_answers_YN."""
+    """Images with a text file of two questions each, side by side or in images/ and questions_answers_YN/."""
     texts, pictures = folder / "questions_answers_YN", folder / "images"
     if not texts.is_dir():
         texts = pictures = folder
@@ -189,7 +189,7 @@ def _folder(folder: Path) -> tuple[list[list[str]], list[Picture]]:
 
 
 def table(path: Path, columns: int) -> list[list[str]]:
-    """Tab-separated rows of exactly so many columns."""
+    """Read tab-separated rows with this number of columns."""
     rows = [line.split("\t") for line in read_text(path, SOURCE).split("\n") if line.strip()]
     if not rows:
         raise DataError(f"{path} is empty")
@@ -200,7 +200,7 @@ def table(path: Path, columns: int) -> list[list[str]]:
 
 
 def _pairs(rows: Sequence[Sequence[str]], name: str) -> Iterable[int]:
-    """The number of each row's pair: two rows of one image, wherever they stand, in the order of the file."""
+    """Pair numbers of the rows: two rows of one image form a pair, in the order of the file."""
     seen: dict[str, int] = {}
     numbers: list[int] = []
     opened: dict[str, int] = {}
@@ -216,7 +216,7 @@ def _pairs(rows: Sequence[Sequence[str]], name: str) -> Iterable[int]:
         seen[image] = seen.get(image, 0) + 1
     if opened:
         image = next(iter(opened))
-        raise DataError(f"{name}: the image {shortened(image)} has {seen[image]} questions; MME asks two an image")
+        raise DataError(f"{name}: the image {shortened(image)} has {seen[image]} questions; MME has two per image")
     return numbers
 
 
@@ -231,10 +231,10 @@ def _label(text: str, where: str) -> str:
 
 
 def score_files(folder: Path, parser: str = "official") -> dict[str, Any]:
-    """The official format of results: one text a subtask, with image, question, truth and response."""
+    """Score the official results format: one text file per subtask, with image, question, truth and response."""
     check_choice("parser", parser, PARSERS)
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder with one .txt a subtask")
+        raise DataError(f"{folder} is not a folder with one .txt file per subtask")
     names = [name for name in SUBTASKS if (folder / f"{name}.txt").is_file()]
     if not names:
         raise DataError(

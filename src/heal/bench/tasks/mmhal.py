@@ -9,9 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heal.bench.tasks.base import Number, Sample, ratio, together
-from heal.bench.tasks.data_files import Once, image_name, need_id, need_text, need_texts, read_records, read_text
-from heal.bench.tasks.image_files import Named
+from heal.bench.tasks.base import Number, Sample, grouped_by_unit, ratio
+from heal.bench.tasks.data_files import (
+    UniqueKeys,
+    image_name,
+    need_id,
+    need_text,
+    need_texts,
+    read_records,
+    read_text,
+)
+from heal.bench.tasks.image_files import NamedImage
 from heal.bench.tasks.judged import JudgedTask, Prompt
 from heal.bench.tasks.pope import PARSERS, check_choice
 from heal.errors import DataError, shortened
@@ -20,26 +28,26 @@ TYPES = (
     "attribute", "adversarial", "comparison", "counting", "relation", "environment", "holistic", "other",
 )  # fmt: skip
 SOURCE = "the data set Shengcao1006/MMHal-Bench"
-WORST = 3  # a rating below it means a hallucination
+WORST = 3  # lower ratings count as hallucinations
 POSSIBLE = frozenset("0123456")
 COUNTS = ("rated", "sum", "hallucinated")
 
 
 def ratings(reply: str) -> set[str]:
-    """Whatever follows `rating: ` and looks like a number."""
+    """All numbers that follow `rating: `."""
     found = re.findall(r"rating: ([-+]?(?:\d+(?:\.\d+)?(?:e\d+)?|nan\b|inf))", reply.lower())
     return {re.sub(r"\.0+$", "", number) for number in found}
 
 
 def rating(reply: str) -> int | None:
-    """As the official script: exactly one of `rating: 0` to `rating: 6` occurs, else nothing."""
+    """The official parser: a rating if exactly one of `rating: 0` to `rating: 6` occurs, otherwise None."""
     found = ratings(reply)
     return int(found.pop()) if len(found) == 1 and found < POSSIBLE else None
 
 
 @dataclass(frozen=True)
 class MmHal(JudgedTask):
-    """Official data: response_template.json, the judge's template and the images."""
+    """MMHal-Bench from official data: response_template.json, the judge's template and the images."""
 
     name: ClassVar[str] = "mmhal"
     summary: ClassVar[str] = "MMHal-Bench: open questions, rated by a judge."
@@ -47,9 +55,9 @@ class MmHal(JudgedTask):
     headline: ClassVar[str] = "score"
 
     data: Path
-    """The folder (or one with a folder `mmhal`) of response_template.json, judge_template.txt and images."""
+    """The folder with response_template.json, judge_template.txt and images, or one with a subfolder `mmhal`."""
     parser: str = "official"
-    """official (a reply without one clear rating counts as 0) or strict (it is left out); it is counted anyway."""
+    """official (a reply without a clear rating counts as 0) or strict (it is skipped); both report how many."""
     images: Path | None = None
     """The folder of the images."""
 
@@ -66,13 +74,15 @@ class MmHal(JudgedTask):
         path = self.folder / "judge_template.txt"
         parts = read_text(path, f"{SOURCE}, where it is the `template` in eval_gpt4.py").split("{}")
         if len(parts) != 5:
-            raise DataError(f"{path} must have four places {{}}: image contents, question, reference and response")
+            raise DataError(
+                f"{path} must have four placeholders {{}}: image contents, question, reference and response"
+            )
         return parts
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
         path = self.folder / "response_template.json"
-        found, once = [], Once(str(path))
+        found, once = [], UniqueKeys(str(path))
         for number, item in enumerate(read_records(path, SOURCE)):
             where = f"{path}, item {number + 1}"
             kind = need_text(item, "question_type", where)
@@ -89,9 +99,9 @@ class MmHal(JudgedTask):
             }
             source = need_text(item, "image_src", where).rpartition("/")[2] if item.get("image_src") else ""
             names = (image_name(source or f"{key}.jpg", f"{where}: `image_src`"), f"{key}.jpg", f"{key}.png")
-            picture = Named(names[0], self.folder, self.images, names[1:])
+            picture = NamedImage(names[0], self.folder, self.images, names[1:])
             found.append(Sample(f"{number}", f"{number}", question, truth, picture))
-        return together(found, "MMHal-Bench")
+        return grouped_by_unit(found, "MMHal-Bench")
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -112,7 +122,7 @@ class MmHal(JudgedTask):
     @property
     def unclear(self) -> str:
         official = self.parser == "official"
-        return "without a clear rating and rated 0, as officially" if official else super().unclear
+        return "without a clear rating and rated 0, as in the official script" if official else super().unclear
 
     def counted(self, parse: Mapping[str, Any]) -> bool:
         return super().counted(parse) or bool(parse["unparsable"] and self.parser == "official")

@@ -1,6 +1,6 @@
-"""Base forms of words from NLTK: its tokens, its POS tags and WordNet, as published CHAIR figures are made.
+"""Lemmas from NLTK's tokenizer, POS tagger and WordNet, as used for published CHAIR figures.
 
-NLTK and its data are optional. Without them there is one line that says how to get them.
+NLTK and its data are optional. If they are missing, the error message says how to install them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from functools import lru_cache
 from zipfile import BadZipFile
 
-from heal.errors import ConfigError
+from heal.errors import ConfigError, MissingPackageError
 
 DATA = ("punkt_tab", "averaged_perceptron_tagger_eng", "wordnet")
-# first letter of a Penn Treebank tag: part of speech in WordNet; all others are read as nouns
+# first letter of a Penn Treebank tag: part of speech in WordNet; all others are treated as nouns
 PARTS = {"J": "a", "V": "v", "N": "n", "R": "r"}
 
 
 def bases(text: str) -> list[str]:
-    """The base form of every token of the text in lower case."""
+    """The lemmas of all tokens of the lower-cased text."""
     return _reader()(text.lower())
 
 
 def version() -> str:
-    """Of NLTK. Asking for it finds out whether NLTK and its data are there."""
+    """The version of NLTK. Raises an error if NLTK or its data is missing."""
     _reader()
     import nltk
 
@@ -35,8 +35,9 @@ def _reader() -> Callable[[str], list[str]]:
         import nltk
         from nltk.stem import WordNetLemmatizer
     except ImportError:
-        raise ConfigError(
-            'the lemmatizer nltk needs NLTK: pip install "nltk>=3.9.1" (or choose the lemmatizer rules)'
+        raise MissingPackageError(
+            'the lemmatizer nltk needs NLTK: run `pip install ".[chair]"` in the folder of heal (or choose the '
+            "lemmatizer rules)"
         ) from None
     wordnet = WordNetLemmatizer()
 
@@ -46,7 +47,7 @@ def _reader() -> Callable[[str], list[str]]:
 
     try:
         read("two dogs")
-    except (LookupError, OSError, BadZipFile):  # its own message has twenty lines
+    except (LookupError, OSError, BadZipFile):  # NLTK's own message has twenty lines
         raise ConfigError(
             f"NLTK's data is missing or broken: run `python -m nltk.downloader {' '.join(DATA)}`, or set NLTK_DATA "
             "to the folder that has it (or choose the lemmatizer rules)"

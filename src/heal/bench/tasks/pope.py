@@ -1,4 +1,4 @@
-"""POPE: is there a … in the image? Random, popular and adversarial questions about absent objects."""
+"""POPE: "Is there a … in the image?" with random, popular and adversarial absent objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from heal.bench.tasks import yes_no
-from heal.bench.tasks.base import Number, Sample, Task, together
+from heal.bench.tasks.base import Number, Sample, Task, grouped_by_unit
 from heal.bench.tasks.data_files import as_id, need, need_id, need_image, need_text, read_records
-from heal.bench.tasks.image_files import Named, image_key
+from heal.bench.tasks.image_files import NamedImage, image_key
 from heal.errors import ConfigError, DataError, HealWarning, shortened
 
 Parser = Literal["official", "strict"]
@@ -27,19 +27,19 @@ CURRENT, OLD, WORDING, OTHER = "current (3000)", "old (2910)", "old wording (ima
 
 
 def official(text: str) -> yes_no.Verdict:
-    """As the official script: `no` if No, no or not is a word before the first full stop, else `yes`."""
+    """The official parser: `no` if No, no or not is a word before the first full stop, otherwise `yes`."""
     words = text.split(".")[0].replace(",", "").split(" ")
     return "no" if {"No", "no", "not"} & set(words) else "yes"
 
 
 def read(text: str, parser: str) -> dict[str, Any]:
-    """The verdict by this parser, and whether a strict reader could tell at all."""
+    """The verdict of this parser, and whether the strict parser finds none."""
     certain = yes_no.strict(text)
     return {"answer": official(text) if parser == "official" else certain, "unparsable": certain is None}
 
 
 def version(questions: Sequence[Mapping[str, Any]]) -> str:
-    """Which of the published versions these questions are: their labels differ under the same ids."""
+    """The published version of these questions. Versions have different labels under the same ids."""
     if len(questions) == 2910:
         return OLD
     if any(TYPO in q["text"] for q in questions if isinstance(q.get("text"), str)):
@@ -48,14 +48,14 @@ def version(questions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def one_version(files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The version of all files together; old files beside current ones are refused."""
+    """The version of all files. Mixing old and current files is refused."""
     found = {name: version(questions) for name, questions in files.items()}
     if {OLD, WORDING} & set(found.values()) and CURRENT in found.values():
         old = next(name for name, v in found.items() if v in (OLD, WORDING))
         new = next(name for name, v in found.items() if v == CURRENT)
         raise DataError(
             f"two versions of POPE are mixed: {old} is the {found[old]} one, {new} the {CURRENT} one, and the "
-            f"same ids may have other labels there. Take all files from {SOURCE}"
+            f"same ids may have different labels. Use files of one version, from {SOURCE}"
         )
     alike = set(found.values())
     return OLD if OLD in alike else alike.pop() if len(alike) == 1 else OTHER
@@ -69,13 +69,13 @@ def label(question: Mapping[str, Any], where: str, key: str = "label") -> str:
 
 
 def one_class(labels: Iterable[str], where: str) -> list[str]:
-    """A remark on questions that all have one answer, if they do: whoever always says it is perfect."""
+    """A warning if all questions have the same label, because a constant answer would then be perfect."""
     found = set(labels)
     if len(found) != 1:
         return []
     only = found.pop()
     text = (
-        f"{where}: every question has the label {only}, so there is no precision and no f1, and always saying {only}"
+        f"{where}: every question has the label {only}, so precision and f1 are undefined, and always saying {only}"
     )
     return [f"{text} would be right"]
 
@@ -86,7 +86,7 @@ def one_class(labels: Iterable[str], where: str) -> list[str]:
 def split_counts(
     splits: Sequence[str], samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """The confusion of each split, `split/tp` and so on. A question may belong to several."""
+    """Confusion counts of each split, as `split/tp` and so on. A question may belong to several splits."""
     found: dict[str, float] = {}
     for split in splits:
         pairs = [
@@ -99,7 +99,7 @@ def split_counts(
 
 
 def split_score(splits: Sequence[str], totals: Mapping[str, Number]) -> dict[str, Number]:
-    """The mean over the splits, as papers report it, then each split; unparsable answers are summed."""
+    """The mean over the splits, as in papers, then each split. Unparsable answers are summed."""
     each = {split: yes_no.figures(totals, f"{split}/") for split in splits}
     names = list(each[splits[0]])
     found: dict[str, Number] = {}
@@ -114,7 +114,7 @@ def split_score(splits: Sequence[str], totals: Mapping[str, Number]) -> dict[str
 def split_remarks(splits: Sequence[str], samples: Sequence[Sample]) -> list[str]:
     labels = {split: [s.truth["label"] for s in samples if split in s.truth["splits"]] for split in splits}
     empty = [
-        f"{split}: no question is asked, so the mean over the splits does not exist"
+        f"{split}: no question is asked, so the mean over the splits is undefined"
         for split in splits
         if not labels[split]
     ]
@@ -126,7 +126,7 @@ def split_remarks(splits: Sequence[str], samples: Sequence[Sample]) -> list[str]
 
 @dataclass(frozen=True)
 class Pope(Task):
-    """Official files in a folder: `coco_pope_random.json` and so on, and the images."""
+    """POPE from official files: `coco_pope_random.json` and so on, and the images."""
 
     name: ClassVar[str] = "pope"
     summary: ClassVar[str] = "POPE: is there a … in the image? Official files of COCO, A-OKVQA or GQA."
@@ -134,7 +134,7 @@ class Pope(Task):
     headline: ClassVar[str] = "f1"
 
     data: Path
-    """The folder with the question files, or with a folder `pope` of them."""
+    """The folder with the question files, or one with a subfolder `pope`."""
     variant: str = "coco"
     """coco, aokvqa or gqa."""
     splits: tuple[str, ...] = SPLITS
@@ -142,9 +142,9 @@ class Pope(Task):
     parser: str = "official"
     """official (no verdict counts as yes) or strict (no verdict counts as wrong)."""
     suffix: str = ""
-    """Put after every question, with what separates it: '\\nAnswer the question using a single word or phrase.'"""
+    """Appended to every question, with the separator: '\\nAnswer the question using a single word or phrase.'"""
     images: Path | None = None
-    """The folder of the images; otherwise they are looked for in and beside the data folder."""
+    """The image folder. Default: images are searched in and next to the data folder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,10 +175,10 @@ class Pope(Task):
                         image,
                         need_text(q, "text", where) + self.suffix,
                         {"label": label(q, where), "splits": [split]},
-                        Named(image, self.data, self.images),
+                        NamedImage(image, self.data, self.images),
                     )
                 )
-        return together(found, f"POPE ({self.variant})")
+        return grouped_by_unit(found, f"POPE ({self.variant})")
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -197,7 +197,7 @@ class Pope(Task):
 
 
 def question_file(data: Path, variant: str, split: str) -> Path:
-    """Where the questions are, in the folder or in the ones that repositories have; else where they should be."""
+    """The question file, in the folder or in the layouts of public repositories, or else the expected path."""
     folders = [data / name for name in ("", "pope", "POPE", variant, f"pope/{variant}", f"POPE/{variant}")]
     places = [folder / f"{stem}_{split}.json" for folder in folders for stem in STEMS[variant]]
     return next((place for place in places if place.is_file()), places[0])
@@ -210,7 +210,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 def check_splits(splits: Sequence[str], known: Sequence[str]) -> None:
     if not splits:
-        raise ConfigError(f"no split is chosen: give some of {', '.join(known)}")
+        raise ConfigError(f"no split is chosen: choose from {', '.join(known)}")
     for split in splits:
         check_choice("split", split, known)
     if len(set(splits)) < len(splits):
@@ -221,7 +221,7 @@ def check_splits(splits: Sequence[str], known: Sequence[str]) -> None:
 
 
 def score_files(answers: Path, questions: Path, parser: str = "official") -> dict[str, Any]:
-    """Answers against questions, matched by id and never by the order of lines."""
+    """Score answers against questions, matched by id and never by line order."""
     check_choice("parser", parser, PARSERS)
     asked, given = read_records(questions, SOURCE), _by_id(read_records(answers), answers)
     truths = _by_id(asked, questions)
@@ -229,7 +229,7 @@ def score_files(answers: Path, questions: Path, parser: str = "official") -> dic
     if missing or extra:
         what = f"no answer to question {missing[0]}" if missing else f"an answer to {extra[0]}, which was not asked"
         raise DataError(
-            f"{answers} does not belong to {questions}: {len(missing)} answers are missing and {len(extra)} have no "
+            f"{answers} does not match {questions}: {len(missing)} answers are missing and {len(extra)} have no "
             f"question ({what}). POPE exists in two versions; the questions are the {version(asked)} one"
         )
     _same_questions(truths, given, answers)
@@ -256,7 +256,7 @@ def _by_id(records: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mappin
 def _same_questions(
     truths: Mapping[str, Mapping[str, Any]], given: Mapping[str, Mapping[str, Any]], answers: Path
 ) -> None:
-    """Answer files often repeat the question: another text under the same id is another version of POPE."""
+    """Check repeated questions: a different text under the same id indicates a different version of POPE."""
     for key, question in truths.items():
         record, where = given[key], f"{answers}, question {key}"
         text = need_text(question, "text", f"question {key}").strip() if "text" in question else ""
@@ -273,8 +273,8 @@ def _same_questions(
 
 
 def _text(record: Mapping[str, Any], where: str) -> str:
-    # a file that repeats the question has it in `text`
+    # in files that repeat the question, `text` is the question
     value = record.get("answer", record.get("text"))
     if not isinstance(value, str):
-        raise DataError(f"{where} has neither `text` nor `answer` with words in it")
+        raise DataError(f"{where} has no answer in `text` or `answer`")
     return value

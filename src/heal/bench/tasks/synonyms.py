@@ -1,4 +1,4 @@
-"""The table of CHAIR: which words name which category, and which two words are one."""
+"""The synonym table of CHAIR: words for each category, and two-word names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heal.errors import ConfigError, DataError
 LEMMATIZERS = ("rules", "nltk")
 OWN = Path(__file__).parents[1] / "data" / "synonyms.txt"
 
-# two words that are one, as the official metric has them
+# two-word names, as in the official metric
 PAIRS = (
     "motor bike", "motor cycle", "air plane", "traffic light", "street light", "traffic signal", "stop light",
     "fire hydrant", "stop sign", "parking meter", "suit case", "sports ball", "baseball bat", "baseball glove",
@@ -27,7 +27,7 @@ VEHICLES = ("jet", "train")
 
 
 def double_words() -> dict[str, str]:
-    """Two words and what they count as: a baby elephant is no baby, a passenger train no passenger."""
+    """Two-word names and their replacements: a baby elephant is not a baby, a passenger train not a passenger."""
     found = {pair: pair for pair in PAIRS}
     found |= {f"{age} {animal}": animal for animal in ANIMALS for age in ("baby", "adult")}
     found |= {f"passenger {vehicle}": vehicle for vehicle in VEHICLES}
@@ -36,7 +36,7 @@ def double_words() -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Synonyms:
-    """Word to category, and how the words of a text are brought to their base forms."""
+    """Maps words to categories and lemmatizes texts."""
 
     category: dict[str, str]
     lemmatizer: str = "rules"
@@ -44,7 +44,7 @@ class Synonyms:
 
     @property
     def lemmas(self) -> str:
-        """The lemmatizer, for a table of figures."""
+        """Name and version of the lemmatizer, for result tables."""
         return f"nltk {nltk_lemmas.version()}" if self.lemmatizer == "nltk" else self.lemmatizer
 
     @cached_property
@@ -53,7 +53,7 @@ class Synonyms:
 
     @cached_property
     def doubles(self) -> dict[str, str]:
-        """The official ones, and pairs of this table whose last word alone would be missed or mistaken."""
+        """The official two-word names, and those of this table whose last word alone would be missed or misread."""
         own = {
             pair: pair
             for pair, meaning in self.category.items()
@@ -63,11 +63,11 @@ class Synonyms:
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """Every word that can take part in a mention."""
+        """All words that can be part of a mention."""
         return frozenset(part for name in (*self.category, *self.doubles) for part in name.split())
 
     def words(self, text: str) -> list[str]:
-        """Lower-case base forms, double words merged: what the official metric counts as words."""
+        """Lower-case lemmas with two-word names merged: the words of the official metric."""
         bases = nltk_lemmas.bases(text) if self.lemmatizer == "nltk" else self._bases(text)
         merged, at = [], 0
         while at < len(bases):
@@ -82,17 +82,16 @@ class Synonyms:
         return [lemma(word, before, after, self.vocabulary) for before, word, after in near]
 
     def mentions(self, words: list[str]) -> list[str]:
-        """The categories named, in order, repeats included. The seat of a toilet is no chair."""
+        """The mentioned categories in order, with repeats. A toilet seat is not a chair."""
         if "toilet" in words:
             words = [word for word in words if word != "seat"]
         return [self.category[word] for word in words if word in self.category]
 
 
 def load(path: Path | None = None, lemmatizer: str = "rules") -> Synonyms:
-    """The package's own table, or a file: one category a line, its name first, commas between.
+    """Load the table of this package, or a file with one category per line: name, synonym, synonym …
 
-    With the lemmatizer nltk, which is for comparison with published figures, a name is lost where the published
-    scripts lose it: after two spaces, or with capitals.
+    With the lemmatizer nltk, names after two spaces or with capital letters are ignored, as in the published scripts.
     """
     if lemmatizer not in LEMMATIZERS:
         raise ConfigError(f"lemmatizer must be one of {', '.join(LEMMATIZERS)}, not {lemmatizer!r}")

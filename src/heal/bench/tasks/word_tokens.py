@@ -1,15 +1,15 @@
-"""Word tokens as NLTK's `word_tokenize` makes them (Treebank rules), without its data files."""
+"""Word tokens of NLTK's `word_tokenize` (Treebank rules), without its data files."""
 
 from __future__ import annotations
 
 import re
 
-# full stops that end no sentence: of a number or an abbreviation with more text after it (`395. the`, `a.m. it`)
+# full stops that do not end a sentence: numbers and abbreviations followed by text (`395. the`, `a.m. it`)
 _SHORT = r"\d+|[a-z]|(?!e\.g|i\.e)(?:[a-z]\.)+[a-z]|dr|jr|mr|mrs|ms|prof|sr|st|vs"
 _KEPT = re.compile(rf"(?<!\S)({_SHORT})\.(?=\s+\S)", re.I)
-_HELD = "\ue000"  # such a full stop while the others are split off; no text has this character
+_HELD = "\ue000"  # placeholder for such a full stop; no text contains this character
 
-# in this order, as in the Treebank rules; a full stop inside a word (3.5, u.s) stays there
+# in the order of the Treebank rules; a full stop inside a word (3.5, u.s) is kept
 _SPLITS = (
     (re.compile(r"[«“‘„»”’]|`+"), r" \g<0> "),
     (re.compile(r"\"|''"), ' " '),
@@ -26,7 +26,7 @@ _SPLITS = (
 
 
 def tokens(text: str) -> list[str]:
-    """Words and punctuation marks; `don't` is two of them, `black-and-white` one."""
+    """Words and punctuation marks; `don't` gives two tokens, `black-and-white` one."""
     text = _KEPT.sub(rf"\1{_HELD}", " ".join(text.split()))
     for pattern, replacement in _SPLITS:
         text = pattern.sub(replacement, text)

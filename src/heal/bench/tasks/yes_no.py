@@ -1,4 +1,4 @@
-"""Yes or no: reading it out of an answer without guessing, and what many of them are worth."""
+"""Yes/no answers: strict parsing and binary classification figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS = ("tp", "fp", "tn", "fn", "n", "unparsable")
 
 
 def strict(text: str) -> Verdict | None:
-    """`yes` or `no` if the first sentence says one and not the other; None if it cannot be told."""
+    """`yes` or `no` if the first sentence contains only one of them, otherwise None."""
     words = re.findall(r"[a-z]+(?:'[a-z]+)?", text.replace("’", "'").strip().partition(".")[0].lower())
     yes, no = "yes" in words, "no" in words
     if (yes and no) or not words:
@@ -29,7 +29,7 @@ def strict(text: str) -> Verdict | None:
 
 
 def confusion(pairs: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, float]:
-    """Counts of (label, parse): yes is positive, an answer without a verdict is wrong and neither yes nor no."""
+    """Confusion counts of (label, parse). Yes is positive. An answer without a verdict is wrong, not a yes or no."""
     found = dict.fromkeys(COUNTS, 0.0)
     for label, parse in pairs:
         answer = parse["answer"]
@@ -43,8 +43,8 @@ def confusion(pairs: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, fl
 
 
 def figures(totals: Mapping[str, Number], prefix: str = "") -> dict[str, Number]:
-    """Per cent, and the number of unparsable answers. Without questions of both kinds there is no precision or f1:
-    always saying yes would be perfect, or nothing could be right."""
+    """Percentages, and the number of unparsable answers. Precision and f1 are undefined unless both labels occur,
+    because a constant answer would be perfect or always wrong."""
     tp, fp, tn, fn, n, lost = (totals[prefix + key] for key in COUNTS)
     both = np.where((np.asarray(tp + fn) > 0) & (np.asarray(n - tp - fn) > 0), 1.0, 0.0)
     return {

@@ -1,4 +1,4 @@
-"""The equilibrium of a model, measured where it is known to be right."""
+"""Measure the equilibrium of a model at correctly named objects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from heal.world.mentions import Finder, mentions
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """A picture of the user's own."""
+    """An image file with known objects."""
 
     image: Path
     objects: frozenset[str]
 
 
 def labelled_files(path: Path) -> list[LabelledFile]:
-    """Lines of {"image": path, "objects": [category, …]}; paths are relative to the file."""
+    """Read JSON Lines of {"image": path, "objects": [category, …]}; paths are relative to the file."""
     found = []
     for number, record in strict_json.lines(strict_json.read_text(path), path):
         try:
@@ -44,14 +44,14 @@ def labelled_files(path: Path) -> list[LabelledFile]:
 
 
 def coco_finder() -> Finder:
-    """The 80 categories of COCO by the words of CHAIR."""
+    """A finder for the 80 COCO categories and their CHAIR synonyms."""
     from heal.bench.tasks.synonyms import load
 
     words = load().category
     return Finder({f"{word}s": category for word, category in words.items()} | words)
 
 
-def own_equilibrium(
+def measure_equilibrium(
     vlm: VLM,
     pictures: Iterable[Labelled],
     method: HEAL | None = None,
@@ -61,7 +61,7 @@ def own_equilibrium(
     data: str = "",
     progress: Callable[[], object] = lambda: None,
 ) -> Equilibrium:
-    """From the names in the plain model's descriptions that are in the pictures."""
+    """Measure the equilibrium at the correctly named objects in the plain model's descriptions."""
     method = method or HEAL(calibrate=False)
 
     def seen() -> Iterator[Labelled]:
@@ -72,7 +72,7 @@ def own_equilibrium(
     names = [t for ts in describe(vlm, seen(), method, batch, max_new_tokens, find) for t in ts]
     right = [t for t in names if t.correct]
     if not right:
-        raise DataError("the model named none of the things in these pictures: nothing is known to be right")
+        raise DataError("the model named none of the objects in these images, so there is nothing to measure")
     source = {
         "model": vlm.name,
         "data": data,

@@ -5,7 +5,7 @@ import pytest
 
 from heal import VLM
 from heal.errors import DataError
-from heal.studies.own_mix import coco_finder, labelled_files, own_equilibrium
+from heal.studies.equilibrium import coco_finder, labelled_files, measure_equilibrium
 from heal.world.mentions import Finder, Mention
 
 
@@ -62,10 +62,10 @@ def test_only_correct_names_count():
     vlm = VLM.random()
     there, gone = Picture(0, ["dog"]), Picture(1, ["cat"])
     told = []
-    both = own_equilibrium(
+    both = measure_equilibrium(
         vlm, [there, gone], batch=2, max_new_tokens=6, find=Everywhere(), progress=lambda: told.append(1)
     )
-    alone = own_equilibrium(vlm, [there], batch=1, max_new_tokens=6, find=Everywhere(), data="one picture")
+    alone = measure_equilibrium(vlm, [there], batch=1, max_new_tokens=6, find=Everywhere(), data="one picture")
     assert (both.source["correct_names"], both.source["names"]) == (1, 2)
     assert both.mean == pytest.approx(alone.mean, abs=1e-4)
     np.testing.assert_array_equal(both.counts, alone.counts)
@@ -76,5 +76,5 @@ def test_only_correct_names_count():
 
 
 def test_nothing_right_is_an_error():
-    with pytest.raises(DataError, match="none of the things"):
-        own_equilibrium(VLM.random(), [Picture(0, ["cat"])], max_new_tokens=4, find=Finder({"zebra": "zebra"}))
+    with pytest.raises(DataError, match="none of the objects"):
+        measure_equilibrium(VLM.random(), [Picture(0, ["cat"])], max_new_tokens=4, find=Finder({"zebra": "zebra"}))
