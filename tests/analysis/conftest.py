@@ -10,7 +10,7 @@ from heal.analysis.counterfactual import Attended
 from heal.analysis.noise import Noise
 from heal.analysis.split import Regions
 
-SETS = "VLN"
+LETTERS = "VLN"
 """A row is written as a string: one of these letters a position, anything else is padding."""
 
 CPU = torch.device("cpu")
@@ -25,8 +25,8 @@ def noise(seed: int = 0) -> Noise:
     return Noise(seed, CPU)
 
 
-def masks_of(patterns: Sequence[str], sets: int = 2) -> torch.Tensor:
-    return torch.tensor([[[c == name for c in row] for name in SETS[:sets]] for row in patterns])
+def masks_of(patterns: Sequence[str], groups: int = 2) -> torch.Tensor:
+    return torch.tensor([[[c == name for c in row] for name in LETTERS[:groups]] for row in patterns])
 
 
 def attended(
@@ -34,7 +34,7 @@ def attended(
     heads: int = 4,
     kv_heads: int = 2,
     dim: int = 8,
-    sets: int = 2,
+    groups: int = 2,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Attended:
@@ -47,7 +47,7 @@ def attended(
         + torch.randn(rows, kv_heads, 1, dim, generator=generator)
         for _ in range(2)
     )
-    masks = masks_of(patterns, sets)
+    masks = masks_of(patterns, groups)
     padding = ~masks.any(1)[:, None, :, None]
     key, value = key.masked_fill(padding, 77.0), value.masked_fill(padding, -99.0)
     return Attended(query.to(dtype), key.to(dtype), value.to(dtype), Regions.of(masks), dim**-0.5)

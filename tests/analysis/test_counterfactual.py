@@ -19,7 +19,7 @@ from heal.analysis.information import scores_from_partials
 from heal.analysis.moments import Moments
 from heal.analysis.split import Regions
 from heal.errors import ConfigError
-from tests.analysis.conftest import GROUPS, attended, cell, noise, plain, where
+from tests.analysis.conftest import LETTERS, attended, cell, noise, plain, where
 
 PADDED = ["...LVVVVLLL", "LVVVLLLLLLL", ".LVVVVVVVLL"]
 EVEN = ["LVVVLLL", "LVVVLLL"]
@@ -46,7 +46,7 @@ def by_loop(at, patterns, fake):
     """Partials row by row and head by head; fake(row, head, name, inside) -> noise keys and values there."""
     for name in NAMES:
         for row, pattern in enumerate(patterns):
-            inside = where(pattern, GROUPS[name])
+            inside = where(pattern, LETTERS[name])
             for head in range(at.query.shape[1]):
                 keys, values = fake(row, head, name, inside)
                 yield name, row, head, plain(cell(at, row, head)[0], keys, values, at.scale)
@@ -72,7 +72,7 @@ def test_zero_closed_form_is_materialised_zero_exactly(patterns, dtype):
 
 @both_ways
 def test_swap_takes_the_tokens_of_the_row_before(way):
-    at = attended(["..LVVVNLL", "LVVVVVNLL", "LLLLLLNLL"], sets=3)
+    at = attended(["..LVVVNLL", "LVVVVVNLL", "LLLLLLNLL"], groups=3)
     patterns = ["LLLLLLNLL", "..LVVVNLL", "LVVVVVNLL"]
 
     def donor(row, head, name, inside):
@@ -139,7 +139,7 @@ def test_gaussian_closed_form_by_hand(patterns, dtype):
         score_draws = source.normal((6,), at.regions.length, name).double().numpy()
         value_draws = source.normal((2, 6), 8, 2)[name].double().numpy()
         for row, pattern in enumerate(patterns):
-            inside = where(pattern, GROUPS[name])
+            inside = where(pattern, LETTERS[name])
             for head in range(6):
                 value, lse = partials[name].value[row, head], float(partials[name].lse[row, head])
                 if not inside:
@@ -157,7 +157,7 @@ def test_gaussian_closed_form_by_hand(patterns, dtype):
 
 
 def test_only_what_is_masked_is_replaced():
-    at = attended(["..NLVVLN", "NLVVVLLN"], sets=3)
+    at = attended(["..NLVVLN", "NLVVVLLN"], groups=3)
     for masking in ("gaussian", "zero", "uniform"):
         key, value, regions = materialise(at, moments_of(at), masking, noise())
         assert regions is at.regions
@@ -231,7 +231,7 @@ RISK = 1e-3
 
 
 def in_law() -> Attended:
-    return attended(IN_LAW, heads=4, kv_heads=2, dim=6, sets=3, seed=8)
+    return attended(IN_LAW, heads=4, kv_heads=2, dim=6, groups=3, seed=8)
 
 
 @cache
@@ -274,15 +274,15 @@ def by_the_book(covariance: str, key_std: float = 1.0, value_std: float = 1.0) -
     for row, pattern in enumerate(IN_LAW):
         for head in range(4):
             query, keys, values = cell(at, row, head)
-            sets = [where(pattern, letter) for letter in GROUPS]
+            groups = [where(pattern, letter) for letter in LETTERS]
             visual, language, neutral = (
-                (np.tile(keys[s], (DRAWS, 1, 1)), np.tile(values[s], (DRAWS, 1, 1))) for s in sets
+                (np.tile(keys[s], (DRAWS, 1, 1)), np.tile(values[s], (DRAWS, 1, 1))) for s in groups
             )
             no_visual, no_language = (
                 (gaussian(rng, keys[s], covariance, key_std), gaussian(rng, values[s], covariance, value_std))
-                for s in sets[:2]
+                for s in groups[:2]
             )
-            for letter, fake, inside in (("V", no_visual, sets[0]), ("L", no_language, sets[1])):
+            for letter, fake, inside in (("V", no_visual, groups[0]), ("L", no_language, groups[1])):
                 output, found[f"lse {letter}"][row, head] = many_plain(query, [fake], at.scale)
                 found[f"value {letter}"][row, head] = output[:, COMPONENT]
                 off = output[:, COMPONENT] - values[inside].mean(0)[COMPONENT]

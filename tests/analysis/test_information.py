@@ -129,7 +129,7 @@ def test_every_score_is_its_formula(measure):
 
 @every_measure
 def test_nothing_replaced_is_no_information(measure):
-    real = attended(["..NLVVVL", "NLVVVLLL", "NLLLLLLL"], sets=3).split()
+    real = attended(["..NLVVVL", "NLVVVLLL", "NLLLLLLL"], groups=3).split()
     scores = scores_from_partials(real, real[:2], measure)
     assert not scores.visual.any()
     assert not scores.language.any()
@@ -151,7 +151,7 @@ def test_a_row_without_an_image_has_all_its_information_in_language():
 @pytest.mark.parametrize("neutral", [False, True])
 def test_scores_from_partials_are_those_of_the_concatenated_states(masking, measure, neutral):
     patterns = ["..NLVVVLL", "NLVVVVVLL", "NLLLLLLLL"] if neutral else ["...LVVVLL", ".LVVVVVLL", "LLLLLLLLL"]
-    at = attended(patterns, heads=4, kv_heads=2, sets=3 if neutral else 2)
+    at = attended(patterns, heads=4, kv_heads=2, groups=3 if neutral else 2)
     moments = Moments.of(at.key, at.value, at.regions)
     fake_key, fake_value, _ = materialise(at, moments, masking, noise(), "diagonal")
     fake_patterns = [patterns[row - 1] for row in range(3)] if masking == "swap" else patterns

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from heal.analysis.moments import Moments
 from heal.analysis.split import Regions
-from tests.analysis.conftest import SETS, attended, examples, masks_of, where
+from tests.analysis.conftest import LETTERS, attended, examples, masks_of, where
 
 KV_HEADS, DIM = 2, 3
 
@@ -19,10 +19,10 @@ def states(patterns, offset=0.0, spread=1.0, seed=0, dtype=torch.float32):
 
 
 def assert_moments(moments: Moments, key, value, patterns, offset=0.0, spread=1.0) -> None:
-    """Against a loop over rows, sets and heads in double precision; the error is in units of the spread."""
+    """Against a loop over rows, groups and heads in double precision; the error is in units of the spread."""
     for row, pattern in enumerate(patterns):
         for name in range(2):
-            inside = where(pattern, SETS[name])
+            inside = where(pattern, LETTERS[name])
             assert float(moments.count[row, name]) == len(inside)
             for kv in range(key.shape[1]):
                 for which, cached in enumerate((key, value)):
@@ -67,7 +67,7 @@ def test_slices_and_masks_agree():
 
 def test_padding_and_neutral_positions_have_no_part():
     patterns = ["..LVVN", "LVVLLN"]
-    at = attended(patterns, sets=3)
+    at = attended(patterns, groups=3)
     before = Moments.of(at.key, at.value, at.regions)
     outside = ~at.regions.masks[:, :2].any(1)[:, None, :, None]
     after = Moments.of(at.key.masked_fill(outside, 5e4), at.value.masked_fill(outside, 5e4), at.regions)

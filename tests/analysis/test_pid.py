@@ -154,7 +154,7 @@ def test_samples_of_a_gate_give_its_atoms() -> None:
 @pytest.mark.parametrize(
     ("samples", "complaint"),
     [
-        (([1.0], [1.0, 2.0], [1.0]), "equally long"),
+        (([1.0], [1.0, 2.0], [1.0]), "of equal length"),
         (([], [], []), "non-empty"),
         (([np.nan], [1.0], [1.0]), "NaN"),
     ],

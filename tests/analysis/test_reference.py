@@ -16,7 +16,7 @@ PATTERNS = {
     "neutral": (["NLVVVLNL", "NLVVVLNL"], 3),
     "neutral, padded": (["..NLVVLL", "NLVVVVLL"], 3),
 }
-every_pattern = pytest.mark.parametrize(("patterns", "sets"), PATTERNS.values(), ids=PATTERNS)
+every_pattern = pytest.mark.parametrize(("patterns", "groups"), PATTERNS.values(), ids=PATTERNS)
 every_measure = pytest.mark.parametrize("measure", MEASURES)
 NAMES = ("visual", "language", "total")
 
@@ -28,16 +28,16 @@ def assert_scores(one, other) -> None:
 
 @every_pattern
 @every_measure
-def test_zero_masking_is_the_fast_path(patterns, sets, measure):
-    at = attended(patterns, sets=sets)
+def test_zero_masking_is_the_fast_path(patterns, groups, measure):
+    at = attended(patterns, groups=groups)
     fake = noise_partials(at, Moments.of(at.key, at.value, at.regions), "zero", noise())
     fast = scores_from_partials(at.split(), fake, measure)
     assert_scores(reference_scores(at, "zero", noise(), "diagonal", measure), fast)
 
 
 @every_pattern
-def test_zero_masking_by_hand(patterns, sets):
-    at = attended(patterns, sets=sets)
+def test_zero_masking_by_hand(patterns, groups):
+    at = attended(patterns, groups=groups)
     scores = reference_scores(at, "zero", noise(), "diagonal", "cosine")
     for row, head in np.ndindex(len(patterns), 4):
         query, keys, values = cell(at, row, head)
@@ -57,8 +57,8 @@ def test_zero_masking_by_hand(patterns, sets):
 @every_pattern
 @pytest.mark.parametrize("masking", ["gaussian", "uniform", "swap"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_with_the_same_noise_it_is_the_merge_of_materialised_partials(patterns, sets, masking, covariance):
-    at = attended(patterns, sets=sets)
+def test_with_the_same_noise_it_is_the_merge_of_materialised_partials(patterns, groups, masking, covariance):
+    at = attended(patterns, groups=groups)
     moments = Moments.of(at.key, at.value, at.regions)
     fake = materialised_partials(at, moments, masking, noise(3), covariance)
     expected = scores_from_partials(at.split(), fake)
@@ -67,7 +67,7 @@ def test_with_the_same_noise_it_is_the_merge_of_materialised_partials(patterns, 
 
 
 def test_half_precision_caches_are_read_in_full():
-    at = attended(["..NLVVLL", "NLVVVVLL"], sets=3, dtype=torch.bfloat16)
+    at = attended(["..NLVVLL", "NLVVVVLL"], groups=3, dtype=torch.bfloat16)
     whole = type(at)(at.query.float(), at.key.float(), at.value.float(), at.regions, at.scale)
     for masking in ("zero", "gaussian", "swap"):
         half, full = (reference_scores(one, masking, noise(), "diagonal", "cosine") for one in (at, whole))
@@ -76,11 +76,11 @@ def test_half_precision_caches_are_read_in_full():
 
 @every_pattern
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)])
-def test_output_with_scaled_values_is_the_merge_with_factors(patterns, sets, heads, kv_heads):
-    at = attended(patterns, heads, kv_heads, sets=sets)
+def test_output_with_scaled_values_is_the_merge_with_factors(patterns, groups, heads, kv_heads):
+    at = attended(patterns, heads, kv_heads, groups=groups)
     beta, gamma = torch.rand(2, len(patterns), heads, generator=torch.Generator().manual_seed(1)) * 3
     found = reference_output(at, beta, gamma)
-    factors = [beta, gamma, None][:sets]
+    factors = [beta, gamma, None][:groups]
     torch.testing.assert_close(found, merge(at.split(), factors), rtol=1e-5, atol=1e-5)
     for row, head in np.ndindex(len(patterns), heads):
         query, keys, values = cell(at, row, head)
@@ -93,7 +93,7 @@ def test_output_with_scaled_values_is_the_merge_with_factors(patterns, sets, hea
 
 
 def test_output_with_factors_of_one_is_plain_attention():
-    at = attended(["..NLVVLL", "NLVVVVLL"], sets=3)
+    at = attended(["..NLVVLL", "NLVVVVLL"], groups=3)
     one = torch.ones(2, 4)
     expected = attend(at.query, at.key, at.value, at.regions.masks.any(1), at.scale)
     assert torch.equal(reference_output(at, one, one), expected)

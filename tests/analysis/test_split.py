@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from heal.analysis import split
 from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL, Partial, Regions, attention_scores, merge
-from tests.analysis.conftest import GROUPS, attended, cell, examples, masks_of, plain, where
+from tests.analysis.conftest import LETTERS, attended, cell, examples, masks_of, plain, where
 from tests.known import known
 
 GROUPS = [(4, 4), (4, 2), (6, 1)]
@@ -27,7 +27,7 @@ every_group = pytest.mark.parametrize(("heads", "kv_heads"), GROUPS)
 
 
 def problem(patterns, heads=4, kv_heads=2, seed=0, dtype=torch.float32):
-    return attended(patterns, heads, kv_heads, sets=3 if "N" in "".join(patterns) else 2, seed=seed, dtype=dtype)
+    return attended(patterns, heads, kv_heads, groups=3 if "N" in "".join(patterns) else 2, seed=seed, dtype=dtype)
 
 
 def masks_only(regions: Regions) -> Regions:
@@ -51,7 +51,7 @@ def test_a_partial_is_attention_over_its_set_alone(patterns, heads, kv_heads):
             for row, pattern in enumerate(patterns):
                 for head in range(heads):
                     query, keys, values = cell(at, row, head)
-                    inside = where(pattern, GROUPS[name])
+                    inside = where(pattern, LETTERS[name])
                     value, lse = plain(query, keys[inside], values[inside], at.scale)
                     np.testing.assert_allclose(partial.value[row, head], value, rtol=1e-5, atol=1e-5)
                     np.testing.assert_allclose(partial.lse[row, head], lse, rtol=1e-5, atol=1e-5)
@@ -138,7 +138,7 @@ def test_what_is_not_a_number_is_not_hidden():
 
 @pytest.mark.parametrize("spans", [True, False], ids=["slices", "masks"])
 def test_a_set_far_below_another_keeps_its_value(spans):
-    # e^{-300} is no float: with one maximum for both sets the visual weights would all be zero
+    # e^{-300} is no float: with one maximum for both groups the visual weights would all be zero
     at = attended(["VVVLLLL", "VVVLLLL"], heads=1, kv_heads=1)
     shift = 300 / at.scale / torch.linalg.vector_norm(at.query[:, 0], dim=-1)
     direction = F.normalize(at.query[:, 0], dim=-1)
@@ -182,7 +182,7 @@ def test_half_precision_inputs_give_full_precision_scores(dtype):
     for name, partial in enumerate(at.split()):
         assert partial.value.dtype == torch.float32
         query, keys, values = cell(at, 1, 3)
-        inside = where("V" * 20 + "L" * 20, GROUPS[name])
+        inside = where("V" * 20 + "L" * 20, LETTERS[name])
         np.testing.assert_allclose(
             partial.value[1, 3], plain(query, keys[inside], values[inside], at.scale)[0], atol=1e-5
         )
@@ -203,7 +203,7 @@ def test_factors_are_literally_scaled_values(patterns, heads, kv_heads):
             values = values.copy()
             values[where(pattern, "V")] *= float(beta[row, head])
             values[where(pattern, "L")] *= float(gamma[row, head])
-            valid = where(pattern, GROUPS)
+            valid = where(pattern, LETTERS)
             expected = plain(query, keys[valid], values[valid], at.scale)[0]
             np.testing.assert_allclose(out[row, head], expected, rtol=1e-5, atol=1e-5)
 
@@ -237,8 +237,8 @@ def assert_consistent(regions: Regions, owners: list[list[int]]) -> None:
     assert all(told == from_spans for told in owners)
 
 
-def regions_of(owners: list[list[int]], sets: int) -> Regions:
-    return Regions.of(torch.tensor([[[o == m for o in told] for m in range(sets)] for told in owners]))
+def regions_of(owners: list[list[int]], groups: int) -> Regions:
+    return Regions.of(torch.tensor([[[o == m for o in told] for m in range(groups)] for told in owners]))
 
 
 @st.composite

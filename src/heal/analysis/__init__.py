@@ -1,1 +1,1 @@
-"""Pure tensor functions: no model, no hook, no state. One idea a file."""
+"""Pure tensor functions without models, hooks or state. One equation per file."""

@@ -1,4 +1,4 @@
-"""From the mix of a synergy head to the factors that bring it back to equilibrium."""
+"""Calibration factors that restore the equilibrium of synergy heads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def factors(
 ) -> tuple[Float[Tensor, "*heads"], Float[Tensor, "*heads"]]:
     """β = α/α_vis and γ = (1−α)/α_lang for the heads to calibrate, 1 for all others.
 
-    A head that carries no mix at this step (one of the two not positive) is left alone, and `limit` bounds
-    both factors to [1/limit, limit]; None leaves them unbounded, as in the paper. `one_sided` leaves heads alone
-    that are more visual than the equilibrium: only what drifted toward language is brought back.
+    A head that is not mixed at this step (visual or language information is not positive) is unchanged. `limit`
+    bounds both factors to [1/limit, limit]; None leaves them unbounded, as in the paper. With `one_sided`, heads that
+    are more visual than the equilibrium are unchanged: only drift toward language is corrected.
     """
     mixed = calibrated & (visual > 0) & (language > 0)
     total = visual + language

@@ -1,4 +1,4 @@
-"""Which heads matter at all: replace one head's output by noise and see how far the residual stream moves."""
+"""Causal contribution of heads: replace a head's output by noise and measure how far the residual stream moves."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BLOCK = 512
 def replaced(
     outputs: Float[Tensor, "rows heads dim"], replacement: Replacement, noise: Noise
 ) -> Float[Tensor, "rows heads dim"]:
-    """Noise in the place of each head's output, with the mean and variance of the entries of that output."""
+    """Noise to replace each head's output, with the mean and variance of the entries of that output."""
     if replacement == "none":
-        raise ConfigError("replacement none means that nothing is replaced: skip the stage")
+        raise ConfigError("replacement none has no noise: skip the causal stage")
     outputs = outputs.float()
     _, heads, dim = outputs.shape
     if replacement == "zero":
@@ -41,7 +41,7 @@ def replaced(
 
 
 def _median(x: Tensor) -> Tensor:
-    """The middle, or the mean of the two middles (torch.median takes the lower one)."""
+    """The mean of the two middle values if their number is even (torch.median returns the lower one)."""
     return x.quantile(0.5, dim=-1, keepdim=True)
 
 
@@ -61,9 +61,9 @@ def projected_contribution(
     weight: Float[Tensor, "hidden heads_dim"],
     measure: Measure = "cosine",
 ) -> Float[Tensor, "rows heads"]:
-    """The same with shift_i = W_O^(i) u_i, by one product of the size of o_proj; no shift is ever whole.
+    """`contribution` with shift_i = W_O^(i) u_i, by one product of the size of o_proj. Shifts are not materialised.
 
-    Of a shift s only ⟨y, s⟩ and ‖s‖² count, and both are sums over blocks of the hidden dimensions.
+    Only ⟨y, s⟩ and ‖s‖² of a shift s are needed, and both are sums over blocks of the hidden dimensions.
     """
     by_head = moved.transpose(0, 1).to(weight.dtype)
     sums = _Sums(moved)
@@ -81,10 +81,10 @@ def projection_and_contribution(
     measure: Measure = "cosine",
     multiplier: float = 1.0,
 ) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "rows heads"]]:
-    """o_proj of these outputs and the contributions of their heads, in one read of o_proj's weights.
+    """o_proj of the outputs and the contributions of the heads, in one read of the weights of o_proj.
 
-    The stream is residual + multiplier · o_proj(outputs). With one row a step takes the time of reading weights, so
-    a second read of these is most of a refresh.
+    The stream is residual + multiplier · o_proj(outputs). With one row, reading weights dominates the time of a step,
+    and a second read would dominate the cost of a refresh.
     """
     by_head = torch.cat([outputs, moved if multiplier == 1 else moved * multiplier]).transpose(0, 1)
     sums, projected = _Sums(moved), []
@@ -101,21 +101,21 @@ def projection_and_contribution(
 def head_shifts(
     moved: Float[Tensor, "rows heads dim"], weight: Float[Tensor, "hidden heads_dim"]
 ) -> Float[Tensor, "rows heads hidden"]:
-    """W_O^(i) u_i of every head, whole: for layers that do more to o_proj's output than to add it."""
+    """W_O^(i) u_i of every head, for layers that transform the output of o_proj before adding it."""
     return _by_head(moved.transpose(0, 1).to(weight.dtype), weight).transpose(0, 1).float()
 
 
 def _by_head(vectors: Float[Tensor, "heads n dim"], rows: Float[Tensor, "block heads_dim"]) -> Tensor:
     """W^(i) u for the vectors of every head, [heads, n, block].
 
-    A head's columns are far apart in memory: in blocks of rows the pages are still at hand for the next head.
+    The columns of a head are far apart in memory. Blocks of rows keep the pages in cache for the next head.
     """
     heads, _, dim = vectors.shape
     return torch.bmm(vectors, rows.view(-1, heads, dim).permute(1, 2, 0))
 
 
 class _Sums:
-    """⟨y, s⟩ and ‖s‖² of every head's shift s, [rows, heads], block by block of the hidden dimensions."""
+    """⟨y, s⟩ and ‖s‖² of every head's shift s, [rows, heads], accumulated over blocks of the hidden dimensions."""
 
     def __init__(self, moved: Float[Tensor, "rows heads dim"]) -> None:
         self.along, self.squared = moved.new_zeros(2, *moved.shape[:2], dtype=torch.float32)
@@ -127,7 +127,7 @@ class _Sums:
 
 
 def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
-    """1 − Sim(y, y + s) from ⟨y, s⟩ and ‖s‖², in units of ‖y‖; the digits of a small shift are kept."""
+    """1 − Sim(y, y + s) from ⟨y, s⟩ and ‖s‖², in units of ‖y‖, without cancellation for small shifts."""
     norm = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
     unit = norm.clamp(min=TINY)
     forward = 1 + along / unit / unit
@@ -146,9 +146,9 @@ def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, meas
 def causally_redundant(
     contributions: Float[Tensor, "rows layers heads"], sigma: float = 3.0, yeo_johnson: bool = False
 ) -> Bool[Tensor, "rows layers heads"]:
-    """I_i < mean − σ·std over the heads of the layer. σ = ∞: none.
+    """I_i < mean − σ·std over the heads of the layer. σ = ∞: no head is redundant.
 
-    With at most σ²+1 heads in a layer no head can be that far from the mean, so none is redundant by this rule.
+    With at most σ² + 1 heads in a layer, no value can be that far from the mean.
     """
     if contributions.shape[-1] <= sigma**2 + 1:
         return torch.zeros_like(contributions, dtype=torch.bool)

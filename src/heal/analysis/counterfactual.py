@@ -1,8 +1,8 @@
-"""The noise worlds: attention over one modality after its keys and values were replaced.
+"""Counterfactual attention: attention over one modality after its keys and values were replaced by noise.
 
-Two ways to the same thing. `closed_form` never makes a noise key: for i.i.d. Gaussian keys the scores are
-i.i.d. normal, and given the weights the weighted noise values are one normal vector (exact in law, and the
-cheap one). `materialised` makes the noise tensors as the paper does; it is the oracle, and the only way for
+There are two implementations. The closed form never creates noise keys: for i.i.d. Gaussian keys, the scores are
+i.i.d. normal, and given the weights, the weighted noise values are one normal vector. It is exact in distribution.
+`materialised_partials` creates the noise tensors as the paper does. It is the test oracle, and the only way for
 distributions whose scores have no closed form.
 """
 
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heal.analysis.moments import SETS, Moments
+from heal.analysis.moments import MASKED_GROUPS, Moments
 from heal.analysis.noise import Noise
 from heal.analysis.split import (
     Partial,
@@ -37,7 +37,7 @@ COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
 @dataclass(frozen=True)
 class Attended:
-    """One query position against a cache: what every counterfactual starts from."""
+    """One query position and the cached keys and values: the input of every counterfactual."""
 
     query: Float[Tensor, "rows heads dim"]
     key: Float[Tensor, "rows kv_heads positions dim"]
@@ -45,10 +45,10 @@ class Attended:
     regions: Regions
     scale: float
     softcap: float | None = None
-    """Scores s are bounded to softcap·tanh(s/softcap), in the real and in the noise worlds."""
+    """Scores s become softcap·tanh(s/softcap), in real and counterfactual attention."""
 
     def scores(self) -> Float[Tensor, "rows kv_heads group positions"]:
-        """What the softmax is taken of."""
+        """The scores before the softmax."""
         return capped(attention_scores(self.query, self.key, self.scale), self.softcap)
 
     @cached_property
@@ -56,25 +56,25 @@ class Attended:
         return split_attention(self.query, self.key, self.value, self.regions, self.scale, self.softcap)
 
     def split(self) -> list[Partial]:
-        """Attention over each position group alone; computed once."""
+        """Attention over each position group, computed once."""
         return self._partials
 
     @property
     def known_split(self) -> list[Partial] | None:
-        """The same if it was computed before."""
+        """The split if it was computed before."""
         return vars(self).get("_partials")
 
 
 def noise_partials(
     at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
 ) -> list[Partial]:
-    """The visual and the language partial of the noise world, by the cheapest exact way."""
+    """The counterfactual visual and language partials, by the cheapest exact implementation."""
     if masking == "zero":
-        return [_zero(at, moments, name) for name in range(SETS)]
+        return [_zero(at, moments, name) for name in range(MASKED_GROUPS)]
     if masking == "gaussian" and covariance == "diagonal":
         return _gaussian(at, moments, noise)
     if masking == "gaussian":
-        return [_gaussian_full(at, moments, name, noise) for name in range(SETS)]
+        return [_gaussian_full(at, moments, name, noise) for name in range(MASKED_GROUPS)]
     return materialised_partials(at, moments, masking, noise, covariance)
 
 
@@ -90,21 +90,21 @@ def _gaussian(at: Attended, moments: Moments, noise: Noise) -> list[Partial]:
 
 @dataclass(frozen=True)
 class GaussianDraw:
-    """All that is random in one draw of the Gaussian worlds, and how many positions each set has."""
+    """The random numbers of one Gaussian draw, and the number of positions in each group."""
 
-    samples: Float[Tensor, "sets heads dim"]
+    samples: Float[Tensor, "groups heads dim"]
     scores: tuple[Float[Tensor, "heads visual"], Float[Tensor, "heads language"]]
     units: tuple[float | Tensor, float | Tensor]
-    """1/√n, [rows, 1] where rows differ."""
+    """1/√n, as [rows, 1] if rows differ."""
     beyond: tuple[Bool[Tensor, "rows visual"] | None, Bool[Tensor, "rows language"] | None]
-    """Draws that a row with fewer positions does without."""
+    """Draws beyond the number of positions of a row. They are not used."""
 
     @classmethod
     def of(cls, at: Attended, noise: Noise) -> GaussianDraw:
         _, heads, dim = at.query.shape
-        samples = noise.normal((SETS, heads), dim, SETS)
+        samples = noise.normal((MASKED_GROUPS, heads), dim, MASKED_GROUPS)
         scores, units, beyond = [], [], []
-        for name in range(SETS):
+        for name in range(MASKED_GROUPS):
             longest, even = at.regions.longest(name), at.regions.even(name)
             scores.append(noise.normal((heads,), max(longest, 1), name))
             units.append(_inverse_root(at.regions, name, at.query.device))
@@ -126,16 +126,16 @@ def _beyond(regions: Regions, name: int, device: torch.device) -> Bool[Tensor, "
 def gaussian_partials(
     query: Float[Tensor, "rows heads dim"],
     scale: float,
-    mean: Float[Tensor, "rows sets kv_heads two dim"],
-    squared: Float[Tensor, "rows sets kv_heads two dim"],
+    mean: Float[Tensor, "rows groups kv_heads two dim"],
+    squared: Float[Tensor, "rows groups kv_heads two dim"],
     draw: GaussianDraw,
     softcap: float | None = None,
 ) -> list[Partial]:
-    """Both sets in the noise world, from the moments of keys and values and one draw."""
+    """The counterfactual partials of both groups, from the moments of keys and values and one draw."""
     _, heads, _ = query.shape
     grouped = group(query.float() * scale, mean.shape[2])
     mean_key, mean_value = mean.unbind(3)
-    squared_key, squared_value = squared.unbind(3)  # n times the variance: n is taken out at the end
+    squared_key, squared_value = squared.unbind(3)  # n times the variance: divided by n at the end
     centre = torch.matmul(grouped, mean_key.permute(0, 2, 3, 1)).flatten(1, 2)
     spread = torch.matmul(grouped.square(), squared_key.permute(0, 2, 3, 1)).flatten(1, 2).sqrt()
     values = _per_query_head(squared_value.sqrt(), heads) * draw.samples
@@ -149,9 +149,9 @@ def gaussian_partials(
 
 
 def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> Partial:
-    """Full covariance for the price of one more pass over V.
+    """Full covariance, with one more pass over V.
 
-    qᵀΣ_K q is the variance of the real scores, and Xᵀg/√n with normal g is a draw with the covariance of X.
+    qᵀΣ_K q is the variance of the real scores, and Xᵀg/√n with normal g has the covariance of X.
     """
     heads = at.query.shape[1]
     mask = at.regions.masks[:, name, None, None]
@@ -165,7 +165,7 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
     beyond = None if even and longest else _beyond(at.regions, name, at.query.device)
     lse, concentration = _weights(centre.flatten(1), spread.flatten(1), normals, beyond, at.softcap)
     ordinal = (at.regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
-    draw = noise.normal((heads,), at.regions.length, SETS, name)[:, ordinal].transpose(0, 1)
+    draw = noise.normal((heads,), at.regions.length, MASKED_GROUPS, name)[:, ordinal].transpose(0, 1)
     draw = draw.view(scores.shape) * mask
     mean = moments.mean[:, name, :, 1].unsqueeze(2)
     sample = (weighted_values(draw, at.value) - draw.sum(-1, keepdim=True) * mean) / n.sqrt()
@@ -176,14 +176,14 @@ def _gaussian_full(at: Attended, moments: Moments, name: int, noise: Noise) -> P
 def _weights(
     centre: Tensor, spread: Tensor, normals: Tensor, beyond: Tensor | None, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
-    """log Σw and √Σw²/Σw of w_j = exp(cap(centre + spread·ε_j)), over as many draws as the row has positions."""
+    """log Σw and √Σw²/Σw of w_j = exp(cap(centre + spread·ε_j)), with one draw per position of the row."""
     scores = spread.unsqueeze(-1) * normals
-    if softcap is not None:  # else the centre is a factor of all weights, and need not be added to each
+    if softcap is not None:  # without a cap, the centre is a common factor of all weights
         scores, centre = capped(centre.unsqueeze(-1) + scores, softcap), torch.zeros_like(centre)
     if beyond is not None:
         scores = scores.masked_fill(beyond[:, None], -torch.inf)
     weights = torch.softmax(scores, dim=-1)
-    # the largest weight is exp(largest score)/Σ, and at least 1/n: its logarithm is safe
+    # the largest weight is exp(largest score)/Σ and at least 1/n, so its logarithm is finite
     total, concentration = scores.amax(-1) - weights.amax(-1).log(), torch.linalg.vector_norm(weights, dim=-1)
     if beyond is not None:
         empty = beyond.all(-1, keepdim=True)
@@ -191,27 +191,27 @@ def _weights(
     return total + centre, concentration
 
 
-def _per_query_head(states: Float[Tensor, "*sets kv_heads dim"], heads: int) -> Float[Tensor, "*sets heads dim"]:
+def _per_query_head(states: Float[Tensor, "*groups kv_heads dim"], heads: int) -> Float[Tensor, "*groups heads dim"]:
     return states.repeat_interleave(heads // states.shape[-2], dim=-2) if states.shape[-2] != heads else states
 
 
 def materialised_partials(
     at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
 ) -> list[Partial]:
-    """The same worlds with the noise keys and values really made."""
+    """The counterfactual partials with materialised noise keys and values."""
     key, value, regions = materialise(at, moments, masking, noise, covariance)
-    return split_attention(at.query, key, value, regions, at.scale, at.softcap)[:SETS]
+    return split_attention(at.query, key, value, regions, at.scale, at.softcap)[:MASKED_GROUPS]
 
 
 def materialise(
     at: Attended, moments: Moments, masking: Masking, noise: Noise, covariance: Covariance = "diagonal"
 ) -> tuple[Tensor, Tensor, Regions]:
-    """Noise keys and values for every visual and language position, with the regions they stand in."""
+    """Noise keys and values for every visual and language position, and their position groups."""
     if masking == "swap":
         donor = swap_donor(at.query.shape[0])
         return at.key[donor], at.value[donor], at.regions.select(donor)
     key, value = at.key.float().clone(), at.value.float().clone()
-    for name in range(SETS):
+    for name in range(MASKED_GROUPS):
         mask = at.regions.masks[:, name, None, :, None]
         for which, states in enumerate((key, value)):
             fake = _fake(states, moments, name, which, at.regions, masking, noise, covariance)
@@ -233,7 +233,7 @@ def _fake(
         return torch.zeros_like(states)
     _, kv_heads, length, dim = states.shape
     mean = moments.mean[:, name, :, which].unsqueeze(2)
-    # the j-th position of the modality takes the j-th draw, wherever padding put it
+    # the j-th position of the modality uses the j-th draw, independent of padding
     ordinal = (regions.masks[:, name].cumsum(-1) - 1).clamp(min=0)
     if covariance == "full" and masking == "gaussian":
         centred = (states - mean) * regions.masks[:, name, None, :, None]
@@ -247,12 +247,12 @@ def _fake(
 
 
 def _pairs(draws: Tensor, ordinal: Tensor) -> Tensor:
-    """draws [kv_heads, n, n] looked up by each row's ordinals on both sides -> [rows, kv_heads, n, n]."""
+    """Index draws [kv_heads, n, n] by each row's ordinals on both axes -> [rows, kv_heads, n, n]."""
     return torch.stack([draws[:, row][:, :, row] for row in ordinal])
 
 
 def swap_donor(rows: int) -> list[int]:
-    """Row r takes the tokens of row r − 1, the first those of the last."""
+    """Row r takes the tokens of row r − 1, and the first row those of the last."""
     if rows < 2:
         raise ConfigError(
             "swap needs another sample in the batch: give at least two rows, or use gaussian, zero or uniform"

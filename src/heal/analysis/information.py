@@ -1,4 +1,4 @@
-"""What a head carries: similarities between its counterfactual outputs, and their differences in differences."""
+"""Information of a head: similarities between its counterfactual outputs, and their difference in differences."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ Measure = Literal["cosine", "l2", "cosine+l2"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 
 DEAD_ZONE = 1e-6
-"""Visual and language information up to this size counts as zero: the sign of a smaller number is rounding."""
+"""Visual and language information up to this size is set to zero, because its sign is a rounding error."""
 
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Information that heads carry: visual, language, synergy and total (synergy = total − visual − language).
+    """Visual, language, synergy and total information of heads (synergy = total − visual − language).
 
-    Visual and language information inside the dead zone is set to zero here, so that every path and every
-    consumer sees the same sign.
+    Visual and language information inside the dead zone is set to zero here, so that the sign is the same everywhere.
     """
 
     visual: Float[Tensor, "*heads"]
@@ -42,7 +41,7 @@ class HeadScores:
 
     @property
     def alpha_vis(self) -> Float[Tensor, "*heads"]:
-        """The visual share of the mix, where there is one; NaN elsewhere."""
+        """The visual share of mixed heads, NaN for other heads."""
         mixed = (self.visual > 0) & (self.language > 0)
         return torch.where(mixed, self.visual / (self.visual + self.language), torch.nan)
 
@@ -52,7 +51,7 @@ def similarity(
 ) -> Float[Tensor, "*heads"]:
     """1 for equal vectors. cosine: (1 + cos)/2. l2: 2σ(−‖a−b‖ / (‖a‖+‖b‖)). cosine+l2: their mean.
 
-    The sigmoid is doubled so that equal vectors give 1 here too, and nothing replaced means no information.
+    The sigmoid is doubled so that equal vectors give 1 for every measure.
     """
     return 1 - dissimilarity(a, b, measure)
 
@@ -60,7 +59,7 @@ def similarity(
 def dissimilarity(
     a: Float[Tensor, "*#heads dim"], b: Float[Tensor, "*#heads dim"], measure: Measure = "cosine"
 ) -> Float[Tensor, "*heads"]:
-    """1 − Sim, in a form that keeps its digits when the vectors are close: (1−cos)/2 = ‖â−b̂‖²/4."""
+    """1 − Sim without cancellation for similar vectors: (1−cos)/2 = ‖â−b̂‖²/4."""
     a, b = a.float(), b.float()
     norm_a, norm_b = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (a, b))
     if measure == "cosine":
@@ -83,16 +82,16 @@ def difference_in_differences(
     h00: Float[Tensor, "*heads dim"],
     measure: Measure = "cosine",
 ) -> HeadScores:
-    """Scores from the four states: first index visual, second language; 0 means replaced by noise."""
+    """Scores from the four states. The first index is visual, the second language; 0 means replaced by noise."""
     return _scores(torch.stack([h11, h10, h01, h00]).float(), measure)
 
 
 def scores_from_partials(
     real: Sequence[Partial], noise: Sequence[Partial], measure: Measure = "cosine"
 ) -> HeadScores:
-    """Two passes instead of four: every state is a merge of real or noise partials with whatever is neutral.
+    """Scores from two passes instead of four: every state is a merge of real or noise partials and the neutral ones.
 
-    All states at once, because a decoding step is made of many operations on very little.
+    All states are computed at once, because a decoding step consists of many operations on small tensors.
     """
     return _scores(_states(real, noise), measure)
 
@@ -112,16 +111,16 @@ def _l2_gains(states: Float[Tensor, "4 *heads dim"]) -> Float[Tensor, "3 *heads"
 
 
 def _cosine_gains(states: Float[Tensor, "4 *heads dim"]) -> Float[Tensor, "3 *heads"]:
-    """Sim(H11, x) − Sim(H11, H00) for x = H11, H10 and H01, without a difference of two similarities.
+    """Sim(H11, x) − Sim(H11, H00) for x = H11, H10 and H01, without cancellation.
 
-    With d = û − û11 it is (‖d00‖² − ‖d‖²)/4 = (d00 − d)·(d00 + d)/4.
+    With d = û − û11, this is (‖d00‖² − ‖d‖²)/4 = (d00 − d)·(d00 + d)/4.
     """
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
     unit = states / norm.clamp(min=TINY)
     away = unit - unit[0]
     near, far = away[:3], away[3]
     gains = torch.linalg.vecdot(far - near, far + near)
-    # the cosine of a zero vector is 0: ‖û‖² is 0 there, and its dissimilarity to every other vector 1/2
+    # the cosine of a zero vector is 0: ‖û‖² is 0, and its dissimilarity to every other vector is 1/2
     length = norm.squeeze(-1).sign()
     gains.add_(length[:3]).sub_(length[3])
     gains[0].sub_(length[0], alpha=2).add_(2)
@@ -129,7 +128,7 @@ def _cosine_gains(states: Float[Tensor, "4 *heads dim"]) -> Float[Tensor, "3 *he
 
 
 def _states(real: Sequence[Partial], noise: Sequence[Partial]) -> Float[Tensor, "4 rows heads dim"]:
-    """H11, H10, H01, H00: the visual world outside, the language world inside, real before noise."""
+    """H11, H10, H01, H00: visual is the outer index, language the inner one, real before noise."""
     visual, language = (
         (torch.stack([real[m].value, noise[m].value]), torch.stack([real[m].lse, noise[m].lse]).clamp_(min=LOWEST))
         for m in (VISUAL, LANGUAGE)

@@ -1,8 +1,7 @@
-"""First and second moments of cached keys and values, a set of positions at a time.
+"""First and second moments of cached keys and values, per position group.
 
-They are kept as running mean and sum of squared deviations (Welford), because keys with a large bias would
-lose their variance in a difference of sums, and because recomputing them from the cache at every step
-would cost more than the whole method.
+They are stored as running mean and sum of squared deviations (Welford), because a difference of sums would lose the
+variance of keys with a large bias, and because recomputing them from the cache at every step would dominate the cost.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from torch import Tensor
 
 from heal.analysis.split import Regions
 
-SETS = 2  # visual and language: neutral positions are never replaced, so they need no moments
+MASKED_GROUPS = 2  # visual and language; neutral positions are never replaced and need no moments
 
 
 @dataclass
 class Moments:
-    """count [rows, sets]; mean and squared [rows, sets, kv_heads, 2 (key, value), dim]."""
+    """count [rows, groups]; mean and squared [rows, groups, kv_heads, 2 (key, value), dim]."""
 
-    count: Float[Tensor, "rows sets"]
-    mean: Float[Tensor, "rows sets kv_heads two dim"]
-    squared: Float[Tensor, "rows sets kv_heads two dim"]
+    count: Float[Tensor, "rows groups"]
+    mean: Float[Tensor, "rows groups kv_heads two dim"]
+    squared: Float[Tensor, "rows groups kv_heads two dim"]
 
     @classmethod
     def of(
@@ -33,8 +32,8 @@ class Moments:
         value: Float[Tensor, "rows kv_heads positions dim"],
         regions: Regions,
     ) -> Moments:
-        """From the cache, in one go (prompts, and windows that slide)."""
-        count = regions.masks[:, :SETS].sum(-1).float()
+        """From the whole cache, for prompts and sliding windows."""
+        count = regions.masks[:, :MASKED_GROUPS].sum(-1).float()
         pairs = [_moments_of(states, regions, count) for states in (key, value)]
         mean, squared = (torch.stack([pair[i] for pair in pairs], dim=3) for i in (0, 1))
         return cls(count, mean, squared)
@@ -43,12 +42,12 @@ class Moments:
         self,
         key: Float[Tensor, "rows kv_heads dim"],
         value: Float[Tensor, "rows kv_heads dim"],
-        member: Bool[Tensor, "rows sets"],
+        member: Bool[Tensor, "rows groups"],
     ) -> None:
-        """One position more, in place."""
-        weight = member[:, :SETS].to(self.count.dtype)
+        """Add one position, in place."""
+        weight = member[:, :MASKED_GROUPS].to(self.count.dtype)
         self.count += weight
-        # a set that does not grow has the share 0 and stays as it is
+        # a group that does not grow has share 0 and is unchanged
         share = (weight / self.count.clamp(min=1))[..., None, None, None]
         delta = torch.stack([key, value], dim=2).float().unsqueeze(1) - self.mean
         self.mean.addcmul_(delta, share)
@@ -62,7 +61,7 @@ class Moments:
         value: Float[Tensor, "rows kv_heads dim"],
         count: int,
     ) -> None:
-        """The same when every row's set `name` grows to `count`: the usual case, in half the operations."""
+        """`append` if group `name` grows to `count` in every row: the usual case, with half the operations."""
         mean = self.mean[:, name]
         delta = torch.stack([key, value], dim=2).float().sub_(mean)
         mean.add_(delta, alpha=1 / count)
@@ -73,17 +72,17 @@ class Moments:
         self,
         key: Float[Tensor, "rows kv_heads dim"],
         value: Float[Tensor, "rows kv_heads dim"],
-        member: Bool[Tensor, "rows sets"],
+        member: Bool[Tensor, "rows groups"],
     ) -> None:
         """The inverse of `append`, in place."""
-        weight = member[:, :SETS].to(self.count.dtype)
+        weight = member[:, :MASKED_GROUPS].to(self.count.dtype)
         self.count -= weight
         old = torch.stack([key, value], dim=2).float().unsqueeze(1)
         delta = old - self.mean
         self.mean -= delta * (weight / self.count.clamp(min=1))[..., None, None, None]
         self.squared -= delta * (old - self.mean) * weight[..., None, None, None]
         self.mean.masked_fill_((self.count == 0)[..., None, None, None], 0.0)
-        # one position has no variance: the rounding that is left would be a spread of its square root
+        # one position has no variance, and the square root would amplify the remaining rounding error
         self.squared.masked_fill_((self.count <= 1)[..., None, None, None], 0.0).clamp_(min=0.0)
 
     def select(self, rows: Tensor) -> Moments:
@@ -91,7 +90,7 @@ class Moments:
         return Moments(*(t.index_select(0, rows) for t in (self.count, self.mean, self.squared)))
 
     @property
-    def variance(self) -> Float[Tensor, "rows sets kv_heads two dim"]:
+    def variance(self) -> Float[Tensor, "rows groups kv_heads two dim"]:
         return self.squared / self.count.clamp(min=1)[..., None, None, None]
 
     @property
@@ -102,12 +101,13 @@ class Moments:
 def _moments_of(states: Tensor, regions: Regions, count: Tensor) -> tuple[Tensor, Tensor]:
     if regions.spans is not None:
         return _moments_by_spans(states, regions.spans, count)
-    masks = regions.masks[:, :SETS].to(torch.float32)
+    masks = regions.masks[:, :MASKED_GROUPS].to(torch.float32)
     states = states.float()
     n = count.clamp(min=1)[:, :, None, None]
     mean = torch.einsum("bml,bhld->bmhd", masks, states) / n
     squared = [
-        torch.einsum("bl,bhld->bhd", masks[:, m], (states - mean[:, m, :, None]).square()) for m in range(SETS)
+        torch.einsum("bl,bhld->bhd", masks[:, m], (states - mean[:, m, :, None]).square())
+        for m in range(MASKED_GROUPS)
     ]
     return mean, torch.stack(squared, dim=1)
 
@@ -117,8 +117,8 @@ def _moments_by_spans(
 ) -> tuple[Tensor, Tensor]:
     shape = (states.shape[0], states.shape[1], states.shape[3])
     means, squares = [], []
-    for name in range(SETS):
-        slices = [states[:, :, a:b].float() for a, b, owner in spans if owner == name]
+    for name in range(MASKED_GROUPS):
+        slices = [states[:, :, a:b].float() for a, b, group in spans if group == name]
         n = count[:, name].clamp(min=1)[:, None, None]
         mean = sum((s.sum(2) for s in slices), start=states.new_zeros(shape, dtype=torch.float32)) / n
         squared = sum(

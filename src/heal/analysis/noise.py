@@ -1,8 +1,8 @@
 """Noise that does not depend on the batch.
 
-Every draw is addressed by (seed, address), never by what was drawn before, and long draws are made of
-fixed blocks. So a row gets the same noise alone, in any batch and with any padding; the global generator is
-never touched, and two runs with one seed give the same tokens.
+Every draw depends on (seed, address) only, not on earlier draws, and long draws consist of fixed blocks. A row gets
+the same noise alone, in any batch and with any padding. The global generator is not used, and two runs with the same
+seed give the same tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK = 128
 
 @dataclass
 class Noise:
-    """Addressed standard draws on one device. `at` narrows the address; the tensors are shared by all rows."""
+    """Addressed standard draws on one device. `at` extends the address. All rows share the tensors."""
 
     seed: int
     device: torch.device
@@ -29,7 +29,7 @@ class Noise:
         return Noise(self.seed, self.device, self.address + address, self._own_generator())
 
     def normal(self, leading: tuple[int, ...], length: int, *address: int) -> Tensor:
-        """Standard normals [*leading, length]; a longer draw at the same address begins with a shorter one."""
+        """Standard normals [*leading, length]. A shorter draw at the same address is a prefix of a longer one."""
         return self._blocks("normal", leading, length, address)
 
     def uniform(self, leading: tuple[int, ...], length: int, *address: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values far below the others: the σ rule, safe against rounding."""
+"""Values far below the mean: the σ rule, robust against rounding."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from torch import Tensor
 from heal.extras import optional
 
 ROUNDING = 1e-5
-"""Values closer to their mean than this share of it are equal: fp32 totals err by 2e-6 of themselves, and by 2e-5 at
-worst, where attention scores are in the hundreds."""
+"""Values whose relative distance from the mean is smaller than this are equal. The relative error of fp32 totals is
+2e-6, and at worst 2e-5 for attention scores in the hundreds."""
 
 
 def far_below(
     values: Float[Tensor, "*batch heads"], sigma: float, yeo_johnson: bool = False
 ) -> Bool[Tensor, "*batch heads"]:
-    """value < mean − σ·std along the last axis; NaN is left out. σ = ∞: none.
+    """value < mean − σ·std along the last axis, ignoring NaN. σ = ∞: no value.
 
-    std is that of the population: these are all the heads there are. Equal values have no outliers, also when their
-    mean or their last digits say otherwise.
+    std is the population standard deviation. Values that are equal up to rounding have no outliers.
     """
     if sigma == float("inf"):
         return torch.zeros_like(values, dtype=torch.bool)
-    values = values.double()  # a mean of equal fp32 numbers is that number
+    values = values.double()  # the mean of equal fp32 numbers is exact
     judged = normalised(values) if yeo_johnson else values
     mean = judged.nanmean(-1, keepdim=True)
     std = (judged - mean).square().nanmean(-1, keepdim=True).sqrt()
@@ -32,7 +31,7 @@ def far_below(
 
 
 def normalised(values: Float[Tensor, "*batch heads"]) -> Float[Tensor, "*batch heads"]:
-    """Yeo–Johnson, fitted along the last axis: makes skewed values nearly normal before a σ rule."""
+    """Yeo–Johnson transform fitted along the last axis, which makes skewed values nearly normal."""
     with optional():
         from scipy.stats import yeojohnson
 
@@ -42,7 +41,7 @@ def normalised(values: Float[Tensor, "*batch heads"]) -> Float[Tensor, "*batch h
         finite = row.isfinite()
         out = row.clone()
         if int(finite.sum()) > 2 and float(row[finite].std()) > 0:
-            # unit scale first: the fit is ill-conditioned on values that differ in the fifth decimal
+            # scale to unit variance first: the fit is ill-conditioned for values that differ in the fifth decimal
             unit = (row[finite] - row[finite].mean()) / row[finite].std()
             out[finite] = torch.from_numpy(yeojohnson(unit.numpy())[0])
         rows.append(out)

@@ -1,6 +1,6 @@
-"""Partial information decomposition: what image and text say alone, both of them, and only together.
+"""Partial information decomposition: unique, redundant and synergistic information of image and text.
 
-Information is in bits, of a discrete joint distribution P[v, l, y].
+Information is measured in bits, for a discrete joint distribution P[v, l, y].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BROJA_GAP = 5e-7
 
 @dataclass(frozen=True)
 class PidAtoms:
-    """The four parts of what two sources, image and language, tell of a target."""
+    """The four parts of the information that two sources, image and language, have about a target."""
 
     unique_visual: Scalar
     unique_language: Scalar
@@ -37,7 +37,7 @@ class PidAtoms:
 
 
 def pid_atoms(i_vis: Scalar, i_lang: Scalar, i_total: Scalar, redundancy: Scalar) -> PidAtoms:
-    """The atoms that any choice of redundancy implies; they add up to i_total and may be negative."""
+    """The atoms for a given redundancy. They add up to i_total and may be negative."""
     i_syn = i_total - i_vis - i_lang
     return PidAtoms(i_vis - redundancy, i_lang - redundancy, redundancy, i_syn + redundancy)
 
@@ -50,7 +50,7 @@ def mutual_information(joint: Float[np.ndarray, "x y"]) -> float:
 
 
 def i_min(joint: Joint) -> float:
-    """Williams and Beer: the expected smaller one of the specific informations about each outcome of y."""
+    """Williams and Beer: the expected minimum of the specific informations about each outcome of y."""
     joint = _normalised(joint)
     weight = joint.sum((0, 1))
     specific = []
@@ -64,7 +64,7 @@ def i_min(joint: Joint) -> float:
 def broja(joint: Joint) -> float:
     """Bertschinger et al.: I(V;Y) + I(L;Y) − min I_Q(V,L;Y) over Q with P's marginals (v, y) and (l, y).
 
-    Right to some 1e-6 bits; ten bins a variable take a second.
+    Accurate to about 1e-6 bits. Ten bins per variable take a second.
     """
     joint = _normalised(joint)
     visual, language = joint.sum(1), joint.sum(0)
@@ -74,9 +74,9 @@ def broja(joint: Joint) -> float:
 
 
 def ccs(joint: Joint) -> float:
-    """Ince: the expected pointwise co-information where all changes in surprisal agree in sign.
+    """Ince: the expected pointwise co-information where all changes in surprisal have the same sign.
 
-    The expectation is over the distribution of largest entropy with all the pairwise marginals of P.
+    The expectation is over the maximum-entropy distribution with the pairwise marginals of P.
     """
     joint = _normalised(joint)
     likely = _largest_entropy(joint)
@@ -100,12 +100,12 @@ def decompose(joint: Joint, redundancy: Callable[[Joint], float] = broja) -> Pid
 
 
 def discretise(visual: ArrayLike, language: ArrayLike, target: ArrayLike, bins: int = 4) -> Joint:
-    """The joint histogram of samples by quantile bins; a variable of few distinct values keeps them."""
+    """The joint histogram of samples in quantile bins. A variable with few distinct values keeps them."""
     samples = [np.asarray(x, dtype=np.float64) for x in (visual, language, target)]
     if any(x.ndim != 1 or x.shape != samples[0].shape for x in samples) or samples[0].size == 0:
-        raise ValueError(f"three equally long, non-empty series are needed, got {[x.shape for x in samples]}")
+        raise ValueError(f"expected three non-empty series of equal length, got {[x.shape for x in samples]}")
     if not all(np.isfinite(x).all() for x in samples):
-        raise ValueError("the samples hold NaN or infinite values: drop those rows first")
+        raise ValueError("the samples contain NaN or infinite values: drop those rows first")
     joint = np.zeros((bins, bins, bins))
     np.add.at(joint, tuple(_bin(x, bins) for x in samples), 1 / len(samples[0]))
     return joint
@@ -115,15 +115,15 @@ def _bin(x: Float[np.ndarray, " n"], bins: int) -> np.ndarray:
     values, codes, counts = np.unique(x, return_inverse=True, return_counts=True)
     if len(values) <= bins:
         return codes
-    # By the middle rank of a value, ties share a bin and stay apart from what lies on either side of them.
+    # Binning by middle rank puts ties into the same bin.
     middle = np.cumsum(counts) - counts / 2
     return (middle * bins / len(x)).astype(np.int64)[codes]
 
 
 def _normalised(joint: Joint) -> Joint:
     if joint.ndim != 3 or not (joint >= 0).all() or not 0 < joint.sum() < np.inf:
-        raise ValueError("a joint distribution is an array [v, l, y] of probabilities, not all of them zero")
-    # What is that rare carries no information to speak of, and squares of it leave the range of floats.
+        raise ValueError("a joint distribution must be an array [v, l, y] of probabilities that are not all zero")
+    # Such rare outcomes carry no measurable information, and their squares underflow.
     frequent = np.where(joint > _RAREST * joint.sum(), joint, 0.0)
     return frequent / frequent.sum()
 
@@ -139,7 +139,7 @@ def _log_ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _largest_entropy(joint: Joint) -> Joint:
-    """Iterative proportional fitting; like 1/sweeps only where the marginals force a cell to be empty."""
+    """Iterative proportional fitting. It converges like 1/sweeps if the marginals force a cell to be empty."""
     fitted = np.full(joint.shape, 1 / joint.size)
     targets = [(axis, joint.sum(axis, keepdims=True)) for axis in range(3)]
     for _ in range(_IPF_SWEEPS):
@@ -152,7 +152,7 @@ def _largest_entropy(joint: Joint) -> Joint:
 
 
 def _least_informative(visual: Float[np.ndarray, "v y"], language: Float[np.ndarray, "l y"]) -> Joint:
-    """The coupling of least I(V,L;Y), by Newton's method on a logarithmic barrier inside the polytope."""
+    """The coupling with minimum I(V,L;Y), by Newton's method with a logarithmic barrier."""
     coupled = _ratio(visual[:, None, :] * language[None, :, :], visual.sum(0))
     support = np.nonzero(coupled)
     at_v, at_l, at_y = support
@@ -160,7 +160,7 @@ def _least_informative(visual: Float[np.ndarray, "v y"], language: Float[np.ndar
     marginals = np.concatenate([_indicator(at_v, at_y), _indicator(at_l, at_y)])
     q, barrier = coupled[support], 1.0
     marginals /= (marginals @ q)[:, None]
-    # The minimum with a barrier is within barrier·len(q) nats of the true one.
+    # The minimum with a barrier is within barrier·len(q) nats of the true minimum.
     while barrier * len(q) > _BROJA_GAP:
         barrier /= 10
         q = _barrier_minimum(q, cells, marginals, barrier)
@@ -191,7 +191,7 @@ def _barrier_minimum(q: np.ndarray, cells: np.ndarray, marginals: np.ndarray, ba
 
 
 def _newton_step(q: np.ndarray, cells: np.ndarray, marginals: np.ndarray, barrier: float) -> tuple[np.ndarray, float]:
-    """The step relative to q, and Newton's decrement: a Hessian in q itself is hopeless near the walls."""
+    """The step relative to q, and Newton's decrement. The Hessian in q is ill-conditioned near the boundary."""
     gradient = q * np.log(q / (cells @ q @ cells)) - barrier
     stiffness = q + barrier
     weight = q / stiffness
@@ -202,9 +202,9 @@ def _newton_step(q: np.ndarray, cells: np.ndarray, marginals: np.ndarray, barrie
 
     rows = marginals * q
     solved = inverse_hessian(rows)
-    # What rounding has taken from the marginals comes back with the next step.
+    # The next step corrects the rounding errors of the marginals.
     wanted = solved @ gradient + 1 - rows.sum(1)
-    # Least squares, as the marginals (v, y) and (l, y) share P(y) and so are not independent.
+    # Least squares, because the marginals (v, y) and (l, y) share P(y) and are not independent.
     multipliers = np.linalg.lstsq(solved @ rows.T, wanted, rcond=1e-12)[0]
     step = inverse_hessian(multipliers @ rows - gradient)
     return step, -float(gradient @ step)

@@ -1,9 +1,9 @@
-"""The paper's batched tensors as they are: the oracle of the fast path, and the other side of the benchmark.
+"""The paper's batched implementation: the test oracle and the baseline of the speed benchmark.
 
-Every step reads the whole cache for the moments, makes noise keys and values of the size of the cache, runs
-all four counterfactual states through ordinary attention with repeated heads, scales copies of V, and pushes
-an H × (H·d) matrix through o_proj. Slow and obvious; nothing here is shared with the fast path but the noise
-addresses, the distributions and the formulas of scores.
+Every step reads the whole cache for the moments, creates noise keys and values of the size of the cache, runs all
+four counterfactual states through ordinary attention with repeated heads, scales copies of V, and passes an
+H × (H·d) matrix through o_proj. It shares only the noise addresses, the distributions and the score formulas with the
+fast path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def reference_scores(
     states = []
     for visual, language in ((real, real), (fake, real), (real, fake), (fake, fake)):
         parts = [(visual, VISUAL), (language, LANGUAGE)]
-        parts += [(real, NEUTRAL)] if at.regions.sets > NEUTRAL else []
+        parts += [(real, NEUTRAL)] if at.regions.group_count > NEUTRAL else []
         states.append(
             (
                 torch.cat([world[0].float() for world, _ in parts], dim=2),
@@ -51,7 +51,7 @@ def reference_scores(
 def reference_output(
     at: Attended, beta: Float[Tensor, "rows heads"], gamma: Float[Tensor, "rows heads"]
 ) -> Float[Tensor, "rows heads dim"]:
-    """softmax(qKᵀ/√d) [βV_vis; γV_lang] with the values really scaled."""
+    """softmax(qKᵀ/√d) [βV_vis; γV_lang] with scaled copies of the values."""
     value = _repeated(at.value.float(), at.query.shape[1])
     masks = at.regions.masks[:, :, None, :, None]
     value = torch.where(masks[:, VISUAL], beta[..., None, None] * value, value)
@@ -67,7 +67,7 @@ def reference_contribution(
     noise: Noise,
     measure: Measure,
 ) -> Float[Tensor, "rows heads"]:
-    """Head by head replaced in the concatenated output, which becomes what is `added` to the residual stream."""
+    """Replace each head in turn in the concatenated output. `added` maps it to the update of the residual stream."""
     rows, heads, dim = outputs.shape
     fake = replaced(outputs, replacement, noise)
     swapped = outputs.float()[:, None].repeat(1, heads, 1, 1)
@@ -81,7 +81,7 @@ def reference_contribution(
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None = None
 ) -> Tensor:
-    """Plain softmax attention of one query, heads repeated."""
+    """Plain softmax attention of one query with repeated heads."""
     heads = query.shape[1]
     key, value = _repeated(key, heads), _repeated(value, heads)
     scores = torch.matmul(key, query.unsqueeze(-1)).squeeze(-1) * scale

@@ -1,8 +1,8 @@
-"""Attention split by modality.
+"""Attention split by position group.
 
-A `Partial` is softmax attention over one set of positions alone: the weighted mean of its values and the
-logarithm of its normaliser. Partials of disjoint sets merge exactly into attention over their union, and
-because the normaliser stays a logarithm, no set can overflow or underflow another.
+A `Partial` is softmax attention over one position group: the weighted mean of its values and the logarithm of its
+normaliser. Partials of disjoint groups merge exactly into attention over their union. The normaliser is stored as a
+logarithm, so that groups cannot overflow or underflow each other.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ TINY = torch.finfo(torch.float32).tiny
 LOWEST = torch.finfo(torch.float32).min / 4
 
 FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-"""sdpa's own kernel on a CPU; private to torch, so done without where it is missing."""
+"""The CPU kernel of sdpa. It is private to torch and may be missing."""
 
 VISUAL, LANGUAGE, NEUTRAL = 0, 1, 2
-"""Sets of positions. Neutral positions (sinks, when asked for) are attended but never masked nor scaled."""
+"""Position groups. Neutral positions (optionally the sinks) are attended, but never masked or scaled."""
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention over one set: `value` is its own softmax mean, `lse` the log of its normaliser (−inf: empty)."""
+    """Attention over one group: `value` is its softmax mean, `lse` the logarithm of its normaliser (−inf: empty)."""
 
     value: Float[Tensor, "rows heads dim"]
     lse: Float[Tensor, "rows heads"]
@@ -35,18 +35,18 @@ class Partial:
 
 @dataclass(frozen=True)
 class Regions:
-    """Which set every cached position belongs to, row by row; padding belongs to none.
+    """The position group of every cached position for each row. Padding is in no group.
 
-    The rest is the same knowledge on the host, so that no step has to wait for the device: `counts` by row
-    and set, and `spans`, a list of (start, stop, set), when all rows agree (slices are cheaper than masks).
+    `counts` (by row and group) and `spans` are stored on the host, so that no step has to wait for the device.
+    `spans` is a list of (start, stop, group) if all rows agree, because slices are cheaper than masks.
     """
 
-    masks: Bool[Tensor, "rows sets positions"]
+    masks: Bool[Tensor, "rows groups positions"]
     counts: tuple[tuple[int, ...], ...]
     spans: tuple[tuple[int, int, int], ...] | None
 
     @classmethod
-    def of(cls, masks: Bool[Tensor, "rows sets positions"]) -> Regions:
+    def of(cls, masks: Bool[Tensor, "rows groups positions"]) -> Regions:
         counts = tuple(tuple(row) for row in masks.sum(-1).tolist())
         return cls(masks, counts, _common_spans(masks))
 
@@ -55,7 +55,7 @@ class Regions:
         return self.masks.shape[-1]
 
     @property
-    def sets(self) -> int:
+    def group_count(self) -> int:
         return self.masks.shape[1]
 
     def longest(self, name: int) -> int:
@@ -64,16 +64,16 @@ class Regions:
     def even(self, name: int) -> bool:
         return len({row[name] for row in self.counts}) == 1
 
-    def extended(self, owners: Sequence[int]) -> Regions:
-        """One position more, which belongs in each row to the set given (−1: to none)."""
-        member = torch.tensor([[m == owner for m in range(self.sets)] for owner in owners])
+    def extended(self, groups: Sequence[int]) -> Regions:
+        """Add one position with the given group for each row (−1: no group)."""
+        member = torch.tensor([[m == group for m in range(self.group_count)] for group in groups])
         masks = torch.cat([self.masks, member.to(self.masks.device).unsqueeze(-1)], dim=-1)
         counts = tuple(
-            tuple(n + (m == owner) for m, n in enumerate(row)) for row, owner in zip(self.counts, owners, strict=True)
+            tuple(n + (m == group) for m, n in enumerate(row)) for row, group in zip(self.counts, groups, strict=True)
         )
         spans = self.spans
         if spans is not None:
-            spans = _grown(spans, self.length, owners[0]) if len(set(owners)) == 1 else None
+            spans = _grown(spans, self.length, groups[0]) if len(set(groups)) == 1 else None
         return Regions(masks, counts, spans)
 
     def select(self, rows: Sequence[int]) -> Regions:
@@ -81,45 +81,45 @@ class Regions:
         return Regions(self.masks.index_select(0, index), tuple(self.counts[r] for r in rows), self.spans)
 
 
-def _grown(spans: tuple[tuple[int, int, int], ...], at: int, owner: int) -> tuple[tuple[int, int, int], ...]:
-    if owner < 0:
+def _grown(spans: tuple[tuple[int, int, int], ...], at: int, group: int) -> tuple[tuple[int, int, int], ...]:
+    if group < 0:
         return spans
-    if spans and spans[-1][1] == at and spans[-1][2] == owner:
-        return (*spans[:-1], (spans[-1][0], at + 1, owner))
-    return (*spans, (at, at + 1, owner))
+    if spans and spans[-1][1] == at and spans[-1][2] == group:
+        return (*spans[:-1], (spans[-1][0], at + 1, group))
+    return (*spans, (at, at + 1, group))
 
 
 def _common_spans(masks: Tensor) -> tuple[tuple[int, int, int], ...] | None:
     if not bool((masks == masks[:1]).all()):
         return None
     first = masks[0]
-    owners = torch.where(first.any(0), first.to(torch.uint8).argmax(0), -1).tolist()
+    groups = torch.where(first.any(0), first.to(torch.uint8).argmax(0), -1).tolist()
     spans: tuple[tuple[int, int, int], ...] = ()
-    for at, owner in enumerate(owners):
-        spans = _grown(spans, at, owner)
+    for at, group in enumerate(groups):
+        spans = _grown(spans, at, group)
     return spans
 
 
 def group(query: Float[Tensor, "rows heads dim"], kv_heads: int) -> Float[Tensor, "rows kv_heads group dim"]:
-    """Query heads arranged under the key/value head that they share."""
+    """Query heads grouped by the key/value head that they share."""
     return query.view(query.shape[0], kv_heads, -1, query.shape[-1])
 
 
 def capped(scores: Float[Tensor, "*heads positions"], softcap: float | None) -> Float[Tensor, "*heads positions"]:
-    """cap·tanh(s/cap), as Gemma 2 bounds its scores before masks and softmax. None: as they are."""
+    """cap·tanh(s/cap), as Gemma 2 bounds its scores before mask and softmax. None: unchanged."""
     return scores if softcap is None else torch.tanh(scores / softcap) * softcap
 
 
 def attention_scores(
     query: Float[Tensor, "rows heads dim"], key: Float[Tensor, "rows kv_heads positions dim"], scale: float
 ) -> Float[Tensor, "rows kv_heads group positions"]:
-    """q·k scaled, not capped, in fp32 whatever the model's type: half-precision scores cost measurable quality."""
+    """Scaled q·k without a cap, always in fp32: half-precision scores reduce quality measurably."""
     grouped = group(query.float() * scale, key.shape[1])
     if key.dtype == torch.float32 or not key.is_cuda:
-        if grouped.shape[2] == 1:  # K qᵀ reads the keys in their own order: a third less time than q Kᵀ on a CPU
+        if grouped.shape[2] == 1:  # K qᵀ reads the keys in memory order: a third faster than q Kᵀ on a CPU
             return torch.matmul(key.float(), grouped.transpose(-1, -2)).transpose(-1, -2)
         return torch.matmul(grouped, key.float().transpose(-1, -2))
-    # accumulates and returns fp32 without an fp32 copy of the keys
+    # accumulate and return fp32 without an fp32 copy of the keys
     rows, kv_heads, positions, dim = key.shape
     flat = torch.bmm(
         group(query, kv_heads).to(key.dtype).reshape(rows * kv_heads, -1, dim),
@@ -133,7 +133,7 @@ def weighted_values(
     weights: Float[Tensor, "rows kv_heads group positions"],
     value: Float[Tensor, "rows kv_heads positions dim"],
 ) -> Float[Tensor, "rows kv_heads group dim"]:
-    """Σ_j w_j v_j in fp32; half-precision values are read as they are where the device can accumulate in fp32."""
+    """Σ_j w_j v_j in fp32, without an fp32 copy of the values if the device can accumulate in fp32."""
     if value.dtype == torch.float32 or not value.is_cuda:
         return torch.matmul(weights, value.float())
     rows, kv_heads, positions, dim = value.shape
@@ -153,7 +153,7 @@ def split_attention(
     scale: float,
     softcap: float | None = None,
 ) -> list[Partial]:
-    """One partial a set, in one pass over keys and values."""
+    """One partial per group, in one pass over keys and values."""
     if softcap is None and regions.spans is not None and FUSED is not None and _fits(query, key, value):
         return _split_fused(query, key, value, regions, scale)
     scores = capped(attention_scores(query, key, scale), softcap)
@@ -163,7 +163,7 @@ def split_attention(
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether torch's fused kernel can take a span: with shared keys the grouped products are faster."""
+    """Whether to use torch's fused kernel. With shared keys, the grouped products are faster."""
     return (
         key.device.type == "cpu"
         and query.dtype == key.dtype == value.dtype == torch.float32
@@ -173,10 +173,10 @@ def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _split_fused(query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float) -> list[Partial]:
-    """A span at a time by the kernel of sdpa, which reads keys and values together and gives the normaliser too."""
+    """One span at a time with the kernel of sdpa, which reads keys and values together and returns the normaliser."""
     assert regions.spans is not None
     assert FUSED is not None
-    partials: list[Partial | None] = [None] * regions.sets
+    partials: list[Partial | None] = [None] * regions.group_count
     for start, stop, name in regions.spans:
         out, lse = FUSED(query.unsqueeze(2), key[:, :, start:stop], value[:, :, start:stop], scale=scale)[:2]
         found, known = Partial(out.squeeze(2), lse.squeeze(2)), partials[name]
@@ -185,7 +185,7 @@ def _split_fused(query: Tensor, key: Tensor, value: Tensor, regions: Regions, sc
 
 
 def _joined(a: Partial, b: Partial) -> Partial:
-    """Attention over the union of two sets that are not empty."""
+    """Attention over the union of two non-empty groups."""
     share = torch.sigmoid(b.lse - a.lse).unsqueeze(-1)
     return Partial(torch.lerp(a.value, b.value, share), torch.logaddexp(a.lse, b.lse))
 
@@ -194,13 +194,13 @@ def _split_by_spans(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
     assert regions.spans is not None
     rows, kv_heads, groups, _ = scores.shape
     partials = []
-    for name in range(regions.sets):
-        spans = [(start, stop) for start, stop, owner in regions.spans if owner == name]
+    for name in range(regions.group_count):
+        spans = [(start, stop) for start, stop, group in regions.spans if group == name]
         if not spans:
             partials.append(_empty(rows, kv_heads * groups, value.shape[-1], scores))
             continue
-        # a maximum of its own for each set: a set that is far below another in the real world may be
-        # alone with weak noise in a counterfactual one
+        # each group has its own maximum: its real scores may be far below those of another group, while the
+        # counterfactual scores of that group are small
         top = reduce(torch.maximum, [scores[..., a:b].amax(-1, keepdim=True) for a, b in spans])
         weights = [scores[..., a:b].sub_(top).exp_() for a, b in spans]
         pairs = zip(spans, weights, strict=True)
@@ -217,15 +217,15 @@ def _split_by_masks(scores: Tensor, value: Tensor, regions: Regions) -> list[Par
     top = stacked.amax(-1, keepdim=True)
     top = top.masked_fill(top == -torch.inf, 0.0)
     weights = stacked.sub_(top).exp_()
-    # all sets share one product over the values: a set is a block of query rows with the other weights at zero
+    # all groups share one product over the values: a group is a block of query rows with zero weights elsewhere
     numerators = weighted_values(weights.view(rows, kv_heads, -1, positions), value)
-    numerators = numerators.view(rows, kv_heads, regions.sets, groups, -1)
+    numerators = numerators.view(rows, kv_heads, regions.group_count, groups, -1)
     normalisers = weights.sum(-1, keepdim=True)
-    return [_partial(numerators[:, :, m], normalisers[:, :, m], top[:, :, m]) for m in range(regions.sets)]
+    return [_partial(numerators[:, :, m], normalisers[:, :, m], top[:, :, m]) for m in range(regions.group_count)]
 
 
 def _partial(numerator: Tensor, normaliser: Tensor, top: Tensor) -> Partial:
-    value = numerator / normaliser.clamp(min=TINY)  # an empty set gives 0, a NaN of the model's stays one
+    value = numerator / normaliser.clamp(min=TINY)  # an empty group gives 0; NaN from the model is kept
     return Partial(value.flatten(1, 2), (normaliser.log() + top).flatten(1))
 
 
@@ -233,17 +233,17 @@ def _empty(rows: int, heads: int, dim: int, like: Tensor) -> Partial:
     return Partial(like.new_zeros(rows, heads, dim), like.new_full((rows, heads), -torch.inf))
 
 
-def shares(lse: Float[Tensor, "sets *heads"]) -> Float[Tensor, "sets *heads"]:
-    """How the sets divide the attention. An empty one (−inf) gets nothing; between empty ones it does not matter."""
+def shares(lse: Float[Tensor, "groups *heads"]) -> Float[Tensor, "groups *heads"]:
+    """The share of attention of each group. An empty group (−inf) gets 0 unless all are empty."""
     return torch.softmax(lse.clamp(min=LOWEST), dim=0)
 
 
 def merge(
     partials: Sequence[Partial], factors: Sequence[Float[Tensor, "rows heads"] | None] | None = None
 ) -> Float[Tensor, "rows heads dim"]:
-    """Attention over the union of the sets; `factors` scale each set's values (None: 1).
+    """Attention over the union of the groups. `factors` scale the values of each group (None: 1).
 
-    With factors β and γ this is softmax(qKᵀ/√d)[βV_vis; γV_lang], by linearity, with no scaled copy of V.
+    With factors β and γ this is softmax(qKᵀ/√d)[βV_vis; γV_lang], by linearity, without a scaled copy of V.
     """
     parts = shares(torch.stack([p.lse for p in partials]))
     given = factors or [None] * len(partials)

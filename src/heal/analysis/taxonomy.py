@@ -1,4 +1,4 @@
-"""What kind of head: redundant, visual, language or synergy."""
+"""Head types: redundant, visual, language or synergy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAD = 2 * 1.4826
 
 
 EQUAL_LOGITS = 1e-5
-"""Logits of α_vis this close are equal: where most heads have the same one, rounding would tell the others apart."""
+"""Logits of α_vis that differ by less are equal, so that rounding does not decide if most heads share a logit."""
 
 
 class HeadType(IntEnum):
-    """The type of a head at one moment."""
+    """The type of a head at one step."""
 
     CAUSAL_REDUNDANT = 0
     INFO_REDUNDANT = 1
@@ -37,7 +37,7 @@ class HeadType(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class HeadMap:
-    """The types of all heads of one row or of several."""
+    """The types of all heads, of one or several rows."""
 
     types: UInt8[Tensor, "*rows layers heads"]
 
@@ -68,10 +68,11 @@ def classify(
     considered: Bool[Tensor, "layers heads"] | None = None,
     yeo_johnson: bool = False,
 ) -> HeadMap:
-    """Types from scores [rows, layers, heads]; every row is judged by its own heads alone.
+    """Head types from scores [rows, layers, heads]. Each row is classified from its own heads.
 
-    sigma bounds the information-redundant heads from above (∞: none), mad is λ of the cut on logit(α_vis)
-    (∞: every mixed head is synergy). Heads that are not `considered` stay unknown and out of the statistics.
+    Heads more than sigma standard deviations below the mean are information redundant (∞: none). mad is λ of the cut
+    on logit(α_vis) (∞: every mixed head is synergy). Heads that are not `considered` are unknown and not part of the
+    statistics.
     """
     total = scores.total
     taken = ~causal_redundant
@@ -83,7 +84,7 @@ def classify(
     mixed = live & visual & language
     x = torch.where(mixed, (scores.visual / scores.language).log(), torch.nan)
     median, spread = _median_and_mad(x)
-    cut = (mad * spread).clamp(min=EQUAL_LOGITS)  # ∞ · 0 is NaN, and nothing is beyond NaN either
+    cut = (mad * spread).clamp(min=EQUAL_LOGITS)  # ∞ · 0 is NaN, and no comparison with NaN holds
     leans_visual, leans_language = x > median + cut, x < median - cut
 
     types = torch.full(total.shape, int(HeadType.INFO_REDUNDANT), dtype=torch.uint8, device=total.device)
@@ -97,7 +98,7 @@ def classify(
 
 
 def _median_and_mad(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row over all heads, NaN left out; the median of an even number is the mean of the middle two."""
+    """Per row over all heads, ignoring NaN. The median of an even number is the mean of the middle two."""
     flat = x.flatten(1)
     median = flat.nanquantile(0.5, dim=1, keepdim=True)
     spread = (flat - median).abs().nanquantile(0.5, dim=1, keepdim=True)

@@ -1,7 +1,7 @@
-"""What the theory promises of calibration: the mix, the alignment, the margin of a layer.
+"""Quantities of the theory of calibration: the mix, the alignment, and the margin of a layer.
 
-A head's output is h = h_v + h_l, the parts read from visual and from language positions. Calibration scales
-the parts by β and γ so that the visual share of the mix becomes α. Batched over leading dimensions.
+A head's output is h = h_v + h_l, the parts from visual and from language positions. Calibration scales the parts by
+β and γ so that the visual share becomes α. All functions are batched over leading dimensions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _share(alpha: Scalar) -> Scalar:
 
 
 def norm(h: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """The additive, positively homogeneous measure of information that the laws are stated for."""
+    """The positively homogeneous measure of information that the theorems use."""
     return torch.linalg.vector_norm(_up(h), dim=-1)
 
 
 def mix(
     h_v: Float[Tensor, "*batch d"], h_l: Float[Tensor, "*batch d"], measure: Measure = norm
 ) -> Float[Tensor, "*batch"]:
-    """The visual share I(h_v) / (I(h_v) + I(h_l)); NaN where both parts carry nothing."""
+    """The visual share I(h_v) / (I(h_v) + I(h_l)). NaN if both parts carry no information."""
     visual, language = measure(_up(h_v)), measure(_up(h_l))
     return visual / (visual + language)
 
@@ -41,11 +41,11 @@ def mix(
 def rescaled(
     h_v: Float[Tensor, "*batch d"], h_l: Float[Tensor, "*batch d"], alpha: Scalar, measure: Measure = norm
 ) -> tuple[Float[Tensor, "*out d"], Float[Tensor, "*out d"]]:
-    """The pair (β·h_v, γ·h_l) whose mix is exactly alpha; not finite where a part carries nothing."""
+    """The pair (β·h_v, γ·h_l) whose mix is exactly alpha. Not finite if a part carries no information."""
     h_v, h_l, alpha = _up(h_v), _up(h_l), _share(alpha)
     visual, language = measure(h_v), measure(h_l)
     total = visual + language
-    # (1 − α)·total/language instead of (1 − α)/(1 − α_old): no cancellation when one part dominates.
+    # (1 − α)·total/language instead of (1 − α)/(1 − α_old) avoids cancellation if one part dominates.
     beta, gamma = alpha * total / visual, (1 - alpha) * total / language
     return beta[..., None] * h_v, gamma[..., None] * h_l
 
@@ -58,7 +58,7 @@ def alignment(
     unit = h_v / norm(h_v)[..., None]
     along = (h_l * unit).sum(-1)
     across = norm(h_l - along[..., None] * unit)
-    # The fraction times β‖h_v‖, with the root as a hypotenuse: β = 0 is allowed and nothing cancels.
+    # Multiplying by β‖h_v‖ and using hypot for the root allows β = 0 and avoids cancellation.
     forward = beta * norm(h_v) + gamma * along
     return forward / torch.hypot(forward, gamma * across)
 
@@ -66,23 +66,23 @@ def alignment(
 def alignment_of_alpha(
     h_v: Float[Tensor, "*batch d"], h_l: Float[Tensor, "*batch d"], alpha: Scalar
 ) -> Float[Tensor, "*out"]:
-    """cos(h(α), h_v) of the pair rescaled to the mix alpha: only the directions and alpha matter."""
+    """cos(h(α), h_v) of the pair rescaled to the mix alpha. It depends on the directions and alpha only."""
     share = _share(alpha)
     return alignment(h_v / norm(h_v)[..., None], h_l / norm(h_l)[..., None], share, 1 - share)
 
 
 @dataclass(frozen=True, eq=False)
 class Margin:
-    """G·r = s·u_v + p and ∂(G·r)/∂α = t·u_v + q, with p, q ⟂ u_v, and what follows from them."""
+    """G·r = s·u_v + p and ∂(G·r)/∂α = t·u_v + q with p, q ⟂ u_v, and the quantities derived from them."""
 
     s: Float[Tensor, "*batch"]
     t: Float[Tensor, "*batch"]
     p_norm: Float[Tensor, "*batch"]
     q_dot_p: Float[Tensor, "*batch"]
     value: Float[Tensor, "*batch"]
-    """M = t‖p‖² − s⟨p, q⟩; a larger α turns the layer toward the image where M > 0."""
+    """M = t‖p‖² − s⟨p, q⟩. A larger α turns the layer toward the image if M > 0."""
     alignment: Float[Tensor, "*batch"]
-    """cos(G·r, u_v), which the scalar 1/rms(r) of the RMSNorm leaves as it is."""
+    """cos(G·r, u_v). The factor 1/rms(r) of RMSNorm does not change it."""
     slope: Float[Tensor, "*batch"]
     """∂ alignment/∂α = M/‖G·r‖³."""
 
@@ -111,10 +111,10 @@ def margin(
     gain: Float[Tensor, " d"],
     direction: Float[Tensor, "*batch d"] | None = None,
 ) -> Margin:
-    """Whether a larger α turns r = base + α·a_v + (1 − α)·a_l toward the image, after a norm of that gain.
+    """Whether a larger α turns r = base + α·a_v + (1 − α)·a_l toward the image, after a norm with this gain.
 
-    base is the residual stream with the outputs of the heads left alone and the bias of o_proj; the gain is
-    the effective one (1 + weight for the norms that say so). The visual direction is G·a_v unless given.
+    base is the residual stream with the outputs of the uncalibrated heads and the bias of o_proj. The gain is the
+    effective one (1 + weight for some norms). The visual direction is G·a_v unless given.
     """
     base, a_v, a_l, gain = _up(base), _up(a_v), _up(a_l), _up(gain)
     share = _up(alpha)[..., None] if isinstance(alpha, Tensor) else alpha
