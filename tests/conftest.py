@@ -5,6 +5,15 @@ from collections.abc import Iterator
 import jaxtyping
 import pytest
 
+from tests.covering import mark_rest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_rest(items)
+
 
 @pytest.fixture
 def without_type_checker() -> Iterator[None]:

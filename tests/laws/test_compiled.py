@@ -30,6 +30,7 @@ print("the same")
 """
 
 
+@pytest.mark.slow  # torch.compile takes most of a minute
 def test_compiled_is_the_same() -> None:
     """In a process of its own: types that are checked at run time cannot be compiled."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
