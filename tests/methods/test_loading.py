@@ -26,16 +26,16 @@ from dataclasses import dataclass
 import heal
 from heal.engine.runtime import Runtime
 
-class Twice(Runtime):
+class Flipped(Runtime):
     def head_outputs(self, generation, layer, outputs):
-        return outputs * 2
+        return outputs.flip(2)
 
 @dataclass(frozen=True)
 class Mine(heal.Method):
     strength: float = 1.0
 
     def runtime(self, layout, trace):
-        return Twice()
+        return Flipped()
 """
 
 
@@ -162,6 +162,15 @@ def test_one_overridden_callback_is_a_method(name: str, own: type[Runtime]) -> N
     assert ((out.logits[:, 0] - plain.logits[:, 0]).abs().amax(-1)[sees] > 1e-6).all()
     assert known(out.fired).steps == 2
     assert out.records == ()
+
+
+@pytest.mark.parametrize("name", [*zoo.NAMES, WINDOW])
+def test_a_method_from_a_file_works_on_every_architecture(file: Path, name: str) -> None:
+    out, plain = (generate(model_of(name), inputs_of(name, ROWS), method) for method in (parse(f"{file}:Mine"), None))
+    sees = torch.tensor([row.images > 0 for row in ROWS])
+    assert ((out.logits[:, 0] - plain.logits[:, 0]).abs().amax(-1)[sees] > 1e-3).all()
+    assert [bool(fired) for fired in out.rows][:3] == [True] * 3
+    assert generate(model_of(name), inputs_of(name, ROWS), parse(f"{file}:Mine")).tokens.equal(out.tokens)
 
 
 # ── the laws ─────────────────────────────────────────────────────────────────────────────────────────────
