@@ -34,6 +34,19 @@ class Mark:
     """For each token, the logits of its step; empty unless generate() was asked for them."""
 
 
+@dataclass(frozen=True)
+class SearchCall:
+    """What generate() prepared for a search."""
+
+    model: Any
+    ids: Tensor
+    processors: Any
+    stopping: Any
+    config: Any
+    arguments: dict[str, Any]
+    """Arguments of the model beside the ids: the cache, the attention mask, the images …"""
+
+
 class Search:
     """One call of generate() in the hands of a method.
 
@@ -43,25 +56,14 @@ class Search:
     method's state, its tally and its branches follow.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        streamer: Any,
-        arguments: dict[str, Any],
-        latest: Callable[[], Generation[Any]],
-    ) -> None:
-        self.model = model
-        self.config = generation_config
-        self.ids = input_ids
-        self.prompt_length = input_ids.shape[1]
+    def __init__(self, call: SearchCall, streamer: Any, latest: Callable[[], Generation[Any]]) -> None:
+        """`latest` returns the generation that is in progress."""
+        self.model, self.config = call.model, call.config
+        self.ids = call.ids
+        self.prompt_length = call.ids.shape[1]
         self.streamer = streamer
-        self._processors = logits_processor
-        self._stopping = stopping_criteria
-        self._arguments = arguments
+        self._processors, self._stopping = call.processors, call.stopping
+        self._arguments = call.arguments
         self._latest = latest
         self._read = 0  # generated tokens in the cache
         self._logits: list[Tensor] = []  # of each committed token, in the rows of its step
@@ -221,9 +223,8 @@ def owned_search(
         generation_config: Any,
         **arguments: Any,
     ) -> Any:
-        search = Search(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, arguments, latest
-        )
+        call = SearchCall(model, input_ids, logits_processor, stopping_criteria, generation_config, arguments)
+        search = Search(call, streamer, latest)
         run(search)
         return search.result()
 
