@@ -126,6 +126,13 @@ def test_commands_are_really_checked() -> None:
             check_command(wrong)
 
 
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    for path in DOCUMENTS:
+        named = re.findall(r"(?:`|^)make ([\w-]+)", text(path), re.MULTILINE)
+        assert set(named) <= targets, name(path)
+
+
 def test_named_extras_exist() -> None:
     extras = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
     for path in DOCUMENTS:
