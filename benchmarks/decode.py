@@ -1,4 +1,4 @@
-"""Decoding speed of plain, HEAL and reference on both presets, batch 1 and 8: writes results.json and a table.
+"""Decoding speed of the plain model, HEAL and its reference implementation: writes results.json and prints a table.
 
 Run on an idle machine: `make speed`, or `python benchmarks/decode.py --rounds 7`.
 """
@@ -11,7 +11,8 @@ import platform
 import sys
 from pathlib import Path
 
-from heal.speed import PRESETS, Speed, measure
+from heal.speed import Setup, Speed, measure
+from heal.speed_model import PRESETS
 from heal.tracing import versions
 
 HERE = Path(__file__).parent
@@ -24,8 +25,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     options = parser.parse_args()
     found = [
-        # the reference path at batch 8 needs many gigabytes and tells nothing new
-        measure(preset, options.layers, batch, rounds=options.rounds, reference=batch == 1, progress=_note)
+        # the reference at batch 8 needs many gigabytes and gives no new information
+        measure(Setup(preset, options.layers, batch, rounds=options.rounds, reference=batch == 1), progress=_note)
         for preset in PRESETS
         for batch in options.batches
     ]
@@ -40,7 +41,7 @@ def _note(text: str) -> None:
 
 def table(found: list[Speed]) -> str:
     lines = [
-        "| preset | batch | plain ms | HEAL ms | ratio (quartiles of rounds) | reference | prompt | kept, % of KV |",
+        "| preset | batch | plain ms | HEAL ms | ratio (quartiles of rounds) | reference | prefill | state, % KV |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for s in found:

@@ -1,4 +1,4 @@
-"""What `--prefix-cache` saves: the same questions and methods with and without it, in turns, in one process."""
+"""Time saved by `--prefix-cache`: the same questions and methods with and without it, alternating in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHODS = {"plain and the forms of HEAL": equilibria, "published defaults": publ
 
 
 def seconds(vlm: VLM, task: Task, methods: dict, settings: Settings) -> tuple[float, dict]:
-    """For a whole run, and its answers."""
+    """Duration of a whole run, and its answers."""
     with tempfile.TemporaryDirectory() as folder:
         path, start = Path(folder) / "run", time.perf_counter()
         run(vlm, {"task": task}, methods, path, settings)
@@ -37,7 +37,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     vlm = VLM.embedded()
-    print("| task | methods | ratio (lowest – highest of the rounds) | other answers |\n|---|---|---|---|")
+    print("| task | methods | ratio (lowest – highest of the rounds) | changed answers |\n|---|---|---|---|")
     for task in (MiniPope(count=given.samples), MiniChair(count=given.samples)):
         for name, methods in METHODS.items():
             ratios, other, total = [], 0, 0

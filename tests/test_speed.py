@@ -13,7 +13,8 @@ from torch import Tensor
 from heal import speed
 from heal.errors import ConfigError
 from heal.methods import HEAL
-from heal.speed import PRESETS, Shape, Speed, measure
+from heal.speed import Setup, Speed, measure
+from heal.speed_model import PRESETS, Shape, random_model
 
 TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
 LAYERS, BATCH, ROUNDS = 3, 2, 3
@@ -49,16 +50,14 @@ def measured(patched: pytest.MonkeyPatch) -> Measured:
     seen: dict[str, Any] = {}
     original = speed._summary
 
-    def spy(
-        preset: str, shape: Shape, model: Any, method: HEAL, threads: int, batch: int, arms: Any, times: Any
-    ) -> Speed:
+    def spy(setup: Setup, shape: Shape, model: Any, arms: Any, times: Any) -> Speed:
         seen.update(model=model, arms=arms, times=times, states=[states_of(arm) for arm in arms])
-        return original(preset, shape, model, method, threads, batch, arms, times)
+        return original(setup, shape, model, arms, times)
 
     progress: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speed, "_summary", spy)
-        found = measure("tiny", LAYERS, BATCH, rounds=ROUNDS, method=METHOD, progress=progress.append)
+        found = measure(Setup("tiny", LAYERS, BATCH, rounds=ROUNDS, method=METHOD), progress=progress.append)
     return Measured(found, **seen, progress=progress)
 
 
@@ -69,7 +68,7 @@ def test_what_was_measured_is_written_down(measured: Measured) -> None:
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     assert measured.progress == [
         "building the model",
-        "reading the prompt",
+        "processing the prompt",
         *(f"round {i + 1} of {ROUNDS}" for i in range(ROUNDS)),
     ]
 
@@ -150,7 +149,7 @@ def test_bytes(measured: Measured) -> None:
 
 
 def test_kept_bytes_do_not_grow(patched: pytest.MonkeyPatch, measured: Measured) -> None:
-    longer = measure("tiny", LAYERS, BATCH, rounds=1, method=METHOD, reference=False)
+    longer = measure(Setup("tiny", LAYERS, BATCH, rounds=1, method=METHOD, reference=False))
     assert longer.extra_bytes_per_layer == measured.speed.extra_bytes_per_layer
     assert longer.kv_bytes_per_layer < measured.speed.kv_bytes_per_layer
 
@@ -165,7 +164,7 @@ def test_model_is_left_clean(measured: Measured) -> None:
 
 
 def test_without_the_reference(patched: pytest.MonkeyPatch) -> None:
-    found = measure("tiny", 2, rounds=1, method=HEAL(interval=1), dtype=torch.bfloat16, reference=False)
+    found = measure(Setup("tiny", 2, rounds=1, method=HEAL(interval=1), dtype=torch.bfloat16, reference=False))
     assert (found.reference_ms, found.reference_ratio) == (None, None)
     assert (found.dtype, found.layers, found.batch) == ("bfloat16", 2, 1)
     assert found.ratio == found.ratio_low == found.ratio_high
@@ -173,8 +172,8 @@ def test_without_the_reference(patched: pytest.MonkeyPatch) -> None:
 
 
 def test_model_of_ones_own(patched: pytest.MonkeyPatch) -> None:
-    model = speed.random_model(TINY, 2, torch.float32)
-    found = measure("anything", rounds=1, method=HEAL(interval=1), model=model, reference=False)
+    model = random_model(TINY, 2, torch.float32)
+    found = measure(Setup("anything", rounds=1, method=HEAL(interval=1), reference=False), model)
     assert found.layers == 2
     dim = TINY.hidden // TINY.heads
     assert found.kv_bytes_per_layer == 2 * TINY.kv_heads * dim * 4 * (640 + 1 + 1 + 1)
@@ -184,12 +183,12 @@ def test_model_of_ones_own(patched: pytest.MonkeyPatch) -> None:
 def test_counts_start_at_1(patched: pytest.MonkeyPatch, name: str) -> None:
     options: dict[str, Any] = {name: 0}
     with pytest.raises(ConfigError, match="must be 1 or more"):
-        measure("tiny", **options)
+        Setup("tiny", **options)
 
 
 def test_unknown_preset(patched: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="unknown preset 'nonsense': choose one of tiny, or give a model"):
-        measure("nonsense")
+        measure(Setup("nonsense"))
 
 
 def test_presets_are_those_of_the_real_models() -> None:

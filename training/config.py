@@ -1,4 +1,4 @@
-"""The recipe of the embedded model."""
+"""Hyperparameters of the embedded model."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class Config:
     joint_batch: int = 12
     joint_rate: float = 1e-3
     readable: float = 0.2
-    """How much it counts, beside what is said, that colour and place can be read from projected patches."""
+    """Weight of the auxiliary loss that keeps colour and position readable from projected patches."""
     guessing: int = 1600
-    """Joint step from which on some descriptions go on to what is not there."""
+    """Joint step after which some descriptions mention an absent object."""
     guesses: float = 0.6
-    """The share of those descriptions."""
+    """Share of these descriptions."""
     answer_weight: float = 4.0
-    """Weight of the names of things in the loss (and of yes and no in text): few where words of grammar are many."""
+    """Loss weight of object names (and of yes and no in text), which are rare compared with function words."""
     verdict_weight: float = 8.0
-    """Weight of yes and no in conversations about pictures, from the step `looking` on; before it, as of names."""
+    """Loss weight of yes and no in conversations about images after the step `looking`; before, as for names."""
     looking: int = 350
-    """Joint step from which on some pictures are asked about existence alone, and some about details: by then names
-    are read. From then on colours and places count like names in the loss."""
+    """Joint step after which some images only have existence questions and some only questions about details, because
+    names are learned by then. Colours and positions then have the loss weight of names."""
     descriptions: float = 0.38
-    """The share of pictures that are then described at length."""
+    """Share of images with a long description after that step."""
     existence: float = 0.17
-    """The share of pictures that are then asked about existence alone."""
+    """Share of images with only existence questions after that step."""
     details: float = 0.3
-    """The share that are asked about colours, places and counts alone."""
+    """Share of images with only questions about colours, positions and counts after that step."""

@@ -1,4 +1,4 @@
-"""Batches of pictures and of what is said about them, with the weight of every word in the loss."""
+"""Batches of images and conversations, with the loss weight of every token."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from heal.world.mentions import mentions
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
 DETAIL = re.compile(rf"\b(left|right|middle|top|bottom|{'|'.join(data.COLOURS)})\b", re.IGNORECASE)
-JOINT = 5  # the address of the joint stage among the draws
+JOINT = 5  # the random stream of the joint stage
 
 
 def verdicts(tokenizer: Any) -> Tensor:
-    """The tokens of yes and no."""
+    """Token ids of yes and no."""
     return torch.tensor([tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No")])
 
 
 def pixels(images: np.ndarray) -> Tensor:
-    """As the processor makes them."""
+    """Preprocess images like the processor."""
     x = torch.from_numpy(images).float().div_(255)
     return ((x - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
 
 
 class Conversations:
-    """Batches of pictures and what is said about them; the loss counts answers only."""
+    """Batches of images and conversations; only answers count in the loss."""
 
     def __init__(self, tokenizer: Any, config: Config, folder: Path, image_token: int) -> None:
         self.images, self.kinds, self.colours = data.pictures(folder, "train", config.pictures, config.seed)
@@ -70,7 +70,7 @@ class Conversations:
         }
 
     def mixture(self, step: int, stage: int) -> data.Mixture:
-        """What is said about pictures at this step."""
+        """The mixture of conversations at this step."""
         config = self.config
         if stage != JOINT or step < config.looking:
             return data.Mixture(0.45, 0.1)
@@ -92,7 +92,7 @@ class Conversations:
     def _weights(
         self, spans: list[tuple[int, int]], ids: list[int], offsets: list[tuple[int, int]], verdict: float
     ) -> list[float]:
-        """What is decided by looking counts more: names of things, yes and no, later colours and places."""
+        """Loss weights. Tokens that depend on the image count more: names, yes and no, colours and positions."""
         return [
             verdict
             if token in self.weighted

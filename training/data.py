@@ -1,4 +1,4 @@
-"""Training data: text of the world, its pictures with labels for every patch, and conversations about them."""
+"""Training data: text of the world, images with patch labels, and conversations."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PATCH = 12
 GRID = CANVAS // PATCH
 BACKGROUND = len(INDEX)
 END = "</s>"
-DETAILS = 12  # questions of details about one picture, at the most
-COUNTED = 0.3  # the share of things whose number is asked for: counts are learned from descriptions
-RELATIONS = 6  # draws of questions of places; those which of two things is left of the other are asked
-LIKELY = 0.1  # of the absent things asked for: few who write questions think of what could be there but is not
+DETAILS = 12  # maximum number of detail questions per image
+COUNTED = 0.3  # share of objects with a counting question; counts are learned from descriptions
+RELATIONS = 6  # number of draws of position questions; those about two objects are kept
+LIKELY = 0.1  # share of likely objects among the absent ones; few question writers think of likely but absent objects
 
 
 def turn(question: str, answer: str) -> str:
@@ -44,23 +44,23 @@ def turn(question: str, answer: str) -> str:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of what is said about pictures; the rest are questions of every kind."""
+    """Shares of conversation types; the rest are questions of every kind."""
 
     descriptions: float
     captions: float
     existence: float = 0.0
-    """Questions of existence alone."""
+    """Only existence questions."""
     details: float = 0.0
-    """Questions of colours, places and counts alone."""
+    """Only questions about colours, positions and counts."""
     guesses: float = 0.0
-    """Of the descriptions, those that go on to one thing that is not there but usually would be. Descriptions that
-    people and models write for training do that; it is where large models learn to guess."""
+    """Share of the descriptions that end with a likely but absent object. Descriptions written by people and models
+    for training contain such errors, from which large models learn to guess."""
 
 
 def conversation(
     view: View, rng: np.random.Generator, variant: int, mixture: Mixture, image: str = "<image>\n"
 ) -> list[tuple[str, str]]:
-    """One image: a long description, a caption, or a handful of questions."""
+    """The conversation about one image: a long description, a caption, or several questions."""
     kind = rng.random()
     if kind < mixture.descriptions:
         request = image + str(rng.choice(DESCRIBE))
@@ -80,7 +80,7 @@ def conversation(
 
 
 def detail_questions(view: View, rng: np.random.Generator) -> list[Question]:
-    """Colour, place and number of what is there, each asked for once, so that no answer can be told from another."""
+    """Colour, position and number of present objects, each asked once, so that no answer reveals another."""
     found: list[Question] = []
     for thing in view.scene.things:
         alone = replace(view.scene, things=(thing,))
@@ -97,7 +97,7 @@ def detail_questions(view: View, rng: np.random.Generator) -> list[Question]:
 
 
 def _fact(question: Question) -> str:
-    """What an open question is about."""
+    """The fact an open question is about."""
     return {"What": "colour", "Where": "position", "How": "count"}[question.text.split()[0]]
 
 
@@ -106,7 +106,7 @@ def _one(questions: list[Question], rng: np.random.Generator) -> list[Question]:
 
 
 def embellished(view: View, rng: np.random.Generator) -> str:
-    """A description with one thing more at its end, as likely as what is there makes it."""
+    """A description with an additional absent object at its end, sampled given the present objects."""
     chance = statistics().given([INDEX[name] for name in view.objects])
     chance[[INDEX[name] for name in view.objects]] = 0.0
     kind = CATEGORIES[int(rng.choice(len(chance), p=chance / chance.sum()))]
@@ -118,7 +118,7 @@ def embellished(view: View, rng: np.random.Generator) -> str:
 
 
 def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:
-    """The suffixes that benchmarks use."""
+    """Add a suffix that benchmarks use."""
     if topic == "open":
         return question
     suffixes = ("", "", " Please answer yes or no.", " Please answer this question with one word.")
@@ -126,7 +126,7 @@ def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:
 
 
 def document(view: View, rng: np.random.Generator, variant: int) -> str:
-    """Text alone: a description, or a dialogue in which questions follow a description."""
+    """Text without an image: a description, or a dialogue about one."""
     long = view.description(variant)
     kind = rng.random()
     if kind < 0.4:
@@ -143,7 +143,7 @@ def document(view: View, rng: np.random.Generator, variant: int) -> str:
 
 
 def patch_labels(view: View) -> tuple[np.ndarray, np.ndarray]:
-    """What covers most of each patch, and its colour, [GRID, GRID] each; the last class means none."""
+    """Category and colour that cover most of each patch, [GRID, GRID] each; the last class means none."""
     kinds = np.full((CANVAS, CANVAS), BACKGROUND, np.int16)
     colours = np.full((CANVAS, CANVAS), len(COLOURS), np.int16)
     names = list(COLOURS)
@@ -169,7 +169,7 @@ def _most(labels: np.ndarray, nothing: int) -> np.ndarray:
 
 
 def pictures(folder: Path, split: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pictures and patch labels of the first `count` scenes of a split, drawn once and kept in `folder`."""
+    """Images and patch labels of the first `count` scenes of a split, cached in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}-{seed}-{count}.npz"
     if not path.exists():

@@ -17,7 +17,7 @@ from heal.world.categories import NAMES
 from heal.world.statistics import TABLE
 
 ARCHETYPES = 36
-FLOOR = 2e-4  # rarer than this never happens: keeps the table honest about what was seen
+FLOOR = 2e-4  # rarer co-occurrences are set to zero
 
 
 def main() -> None:
@@ -49,14 +49,14 @@ def main() -> None:
         ],
     }
     TABLE.write_text(json.dumps(record, indent=0) + "\n")
-    print(f"{TABLE}: {TABLE.stat().st_size:,} bytes, log-likelihood {likelihood:.3f} nats an image")
+    print(f"{TABLE}: {TABLE.stat().st_size:,} bytes, log-likelihood {likelihood:.3f} nats per image")
     for k in order[:12]:
         top = ", ".join(f"{NAMES[i]} {chances[k, i]:.2f}" for i in np.argsort(-chances[k])[:6])
         print(f"  {weights[k]:.3f}  {top}")
 
 
 def fit(table: np.ndarray, archetypes: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """EM for a mixture of independent coins."""
+    """Fit a mixture of independent Bernoulli variables by EM."""
     rng = np.random.default_rng(seed)
     chances = np.clip(table[rng.choice(len(table), archetypes, replace=False)] * 0.6 + 0.02, 0.01, 0.9)
     weights = np.full(archetypes, 1 / archetypes)

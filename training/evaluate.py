@@ -1,9 +1,9 @@
-"""What chooses a checkpoint: plain scores, where hallucinations come from, and whether the premise holds.
+"""Evaluate a checkpoint: scores, origin of hallucinations, and whether the premise of the paper holds.
 
     python training/evaluate.py RUN [--weights joint-600.pt] [--images 200] [--split validation]
 
-RUN is the folder of train.py; what is found is appended to RUN/scores.jsonl. Only the plain model is measured: no
-mitigation may choose the checkpoint.
+RUN is the folder of train.py; results are appended to RUN/scores.jsonl. Only the plain model is measured, so that the
+choice of the checkpoint does not favour a method.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def scores(task: Task, texts: dict[str, str]) -> dict[str, float]:
 
 
 def hallucinated(tokens: list[Any], world: World) -> list[dict[str, Any]]:
-    """The things most often made up, and how likely the rest of their pictures makes them."""
+    """The most frequent hallucinations and their probability given the other objects."""
     return [
         {"object": name, "times": times, "given_the_rest": round(given, 3), "anywhere": round(anywhere, 3)}
         for name, times, given, anywhere in frequent_hallucinations(tokens, world)

@@ -1,9 +1,9 @@
-"""Put a checkpoint into the package, with its card.
+"""Export a checkpoint to the package, with its model card.
 
     python training/export.py RUN [--weights joint.pt] [--to src/heal/data/model]
 
-The card says how it was made, from the run's own configuration, logs and scores (training/evaluate.py). Its
-equilibrium is measured on the validation split and stored beside it.
+The card is generated from the configuration, logs and scores of the run (training/evaluate.py). The equilibrium is
+measured on the validation split and stored with the model.
 """
 
 from __future__ import annotations

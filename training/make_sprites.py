@@ -24,7 +24,7 @@ def main() -> None:
     sheet = Image.new("RGBA", (COLUMNS * SIZE, rows * SIZE))
     for index, category in enumerate(CATEGORIES):
         sprite = render(category.emoji, font)
-        if category.name == "fork":  # the emoji shows a fork beside a knife
+        if category.name == "fork":  # the emoji shows a fork and a knife
             sprite = trim(sprite.crop((0, 0, int(sprite.width * 0.5), sprite.height)))
         sheet.paste(fit(sprite), ((index % COLUMNS) * SIZE, (index // COLUMNS) * SIZE))
     sheet.save(SHEET, optimize=True)
@@ -40,12 +40,12 @@ def render(emoji: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 def trim(image: Image.Image) -> Image.Image:
     box = image.getbbox()
     if box is None:
-        raise SystemExit("the font has no such emoji: install a newer fonts-noto-color-emoji")
+        raise SystemExit("the font does not have this emoji: install a newer fonts-noto-color-emoji")
     return image.crop(box)
 
 
 def fit(image: Image.Image) -> Image.Image:
-    """Centred in a square, longest side SIZE."""
+    """Centre in a square whose side is SIZE."""
     scale = SIZE / max(image.size)
     small = image.resize(
         (max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.LANCZOS

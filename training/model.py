@@ -19,7 +19,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterator[str]) -> Any:
-    """Byte-level BPE: world text in few tokens, any other text in more."""
+    """Train a byte-level BPE: few tokens for text of the world, more for other text."""
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
@@ -82,7 +82,7 @@ def build(tokenizer: Any, hidden: int, layers: int, heads: int, kv_heads: int, v
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         rms_norm_eps=1e-5,
-        initializer_range=hidden**-0.5,  # the usual 0.02 is for wide models: a narrow one learns to attend much later
+        initializer_range=hidden**-0.5,  # 0.02 suits wide models: narrow ones learn attention much later with it
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -98,7 +98,7 @@ def build(tokenizer: Any, hidden: int, layers: int, heads: int, kv_heads: int, v
     )
     model = LlavaForConditionalGeneration(config)
     for name, parameter in model.model.language_model.named_parameters():
-        if name.endswith(("o_proj.weight", "down_proj.weight")):  # what is added to the stream, twice a layer
+        if name.endswith(("o_proj.weight", "down_proj.weight")):  # residual outputs, two per layer
             parameter.data /= (2 * layers) ** 0.5
     model.generation_config.update(
         pad_token_id=text.pad_token_id, bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id

@@ -1,4 +1,4 @@
-"""AdamW for vectors and embeddings, Muon for the matrices between: a small model learns to look up much sooner."""
+"""AdamW for vectors and embeddings, Muon for other matrices: a small model learns attention much faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS, COEFFICIENTS = 5, (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest (semi-)orthogonal matrices, roughly, by Newton-Schulz; [n, rows, columns] with rows ≤ columns."""
+    """Approximate the nearest (semi-)orthogonal matrices by Newton-Schulz; [n, rows, columns] with rows ≤ columns."""
     a, b, c = COEFFICIENTS
     x = matrices / (matrices.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
     for _ in range(STEPS):
@@ -23,8 +23,8 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """As torch.optim.Muon with `match_rms_adamw`, but in fp32 and all matrices of a shape at once: on a CPU without
-    bf16 units that takes a third of the time."""
+    """torch.optim.Muon with `match_rms_adamw`, but in fp32 and batched over matrices of equal shape: three times
+    faster on a CPU without bf16 units."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.05, momentum: float = 0.95):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimisers(parts: Iterable[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
-    """What trains these parts: matrices inside blocks by Muon, everything else by AdamW."""
+    """Optimisers for these parts: Muon for matrices inside blocks, AdamW for everything else."""
     inside: list[Tensor] = []
     outside: list[Tensor] = []
     for part in parts:

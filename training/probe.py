@@ -1,9 +1,9 @@
-"""What can be read from patches, before and after the projector, by a linear probe.
+"""Linear probes on patch features before and after the projector.
 
     python training/probe.py RUN [--weights joint.pt] [--data DIR] [--images 3000]
 
-Label, colour and column of patches that show a thing. What a probe cannot read after the projector, the decoder is
-unlikely to see.
+They predict category, colour and column of patches that show an object. The decoder is unlikely to use information
+that a probe cannot read after the projector.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 STEPS, BATCH, RATE = 400, 2048, 1e-2
-TRAINED = 0.8  # the share of patches that the probe is trained on; the rest are read
+TRAINED = 0.8  # share of training patches; the others are for testing
 
 
 def accuracy(features: Tensor, truth: Tensor, classes: int) -> float:
     generator = torch.Generator().manual_seed(0)
     features = (features - features.mean(0)) / features.std(0)
-    cut = int(TRAINED * len(features))  # patches of one picture lie together, so none is on both sides but one
+    cut = int(TRAINED * len(features))  # patches of an image are contiguous, so at most one image is in both parts
     probe = nn.Linear(features.shape[1], classes)
     optimiser = torch.optim.Adam(probe.parameters(), lr=RATE)
     for _ in range(STEPS):
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--weights", default="joint.pt")
-    parser.add_argument("--data", type=Path, help="where pictures are kept (default: RUN/data)")
+    parser.add_argument("--data", type=Path, help="image cache (default: RUN/data)")
     parser.add_argument("--images", type=int, default=3000)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""One stage of training: an optimiser, a log, and a state that survives being killed."""
+"""A training stage: optimiser, log and resumable state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Log:
-    """One JSON line every so many steps, also on the terminal."""
+    """Write a JSON line every `every` steps, to a file and the terminal."""
 
     def __init__(self, path: Path, total: int, every: int = 50) -> None:
         self.path, self.total, self.every = path, total, every
@@ -40,14 +40,14 @@ class Log:
 
 
 def save(state: object, path: Path) -> None:
-    """Whole or not at all."""
+    """Write atomically."""
     torch.save(state, part := path.with_suffix(".part"))
     os.replace(part, path)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of training: what is trained, for how long, and where its state is kept."""
+    """A training stage: trained parts, number of steps and output folder."""
 
     name: str
     parts: list[nn.Module]
@@ -55,7 +55,7 @@ class Stage:
     steps: int
     out: Path
     keep: int = 0
-    """Keep the weights every so many steps; 0: only the last."""
+    """Save the weights every N steps; 0: only at the end."""
 
     @property
     def done(self) -> Path:
@@ -70,8 +70,8 @@ class Stage:
 
 
 def optimise(stage: Stage, loss_at: Callable[[int], tuple[Tensor, dict[str, float]]], every: int = 100) -> None:
-    """A warm-up and a cosine. `loss_at(step)` depends on nothing but the step and the weights; it may also have gone
-    backward by itself, part by part."""
+    """Train with warm-up and cosine decay. `loss_at(step)` must depend only on the step and the weights. It may run
+    the backward pass itself, in parts."""
     parameters = [p for part in stage.parts for p in part.parameters()]
     optimisers = optimiser.optimisers(stage.parts, stage.rate)
     running, first = stage.out / f"{stage.name}.state", 0

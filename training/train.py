@@ -1,16 +1,16 @@
-"""Train the embedded model in the order in which real multimodal models are made.
+"""Train the embedded model in the usual stages of multimodal models.
 
     python training/train.py --out DIR [--config training/config.json] [--only STAGE]
 
-1. language: the decoder alone, on text of the natural distribution, so that its prior is strong;
-2. vision: the tower alone, on the label, colour and place of every patch;
-3. projector: between the two, both frozen: first what a patch shows becomes the word for it, with colour and place
-   still to be read from it (`align`), then what is said of pictures (`projector`);
+1. language: the decoder alone, on text of the natural distribution, which gives it a strong prior;
+2. vision: the vision tower alone, on category, colour and position of every patch;
+3. projector, with the other parts frozen: first patches are mapped to the word embeddings of their objects, with
+   colour and position still readable (`align`), then trained on conversations about images (`projector`);
 4. joint: a short instruction tuning on descriptions, captions and questions.
 
-Each stage writes a log of losses and a checkpoint into DIR and is skipped if its checkpoint is there. Within a stage
-the state is saved every so often; a killed run goes on from there and ends with the same weights. The joint stage
-also keeps the weights along its way (`joint-300.pt` …), because how much multimodal tuning is enough is a question.
+Each stage writes a log of losses and a checkpoint to DIR and is skipped if its checkpoint exists. The state is saved
+regularly; a killed run resumes from it and ends with the same weights. The joint stage also saves intermediate
+weights (`joint-300.pt` …) for choosing the amount of multimodal tuning.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from torch.nn import functional as F
 from heal.world import World
 
 STAGES = ("language", "vision", "align", "projector", "joint")
-LOOKS = len(data.COLOURS) + 1 + 2 * data.GRID  # scores of colour, column and row
-DOCUMENTS = 256  # scenes set aside for one step: more than it can use
-PARTS = 6  # a batch of conversations goes through the model in so many parts
-BACKDROP = 0.1  # how much a patch without a thing counts, where things are to be told
+LOOKS = len(data.COLOURS) + 1 + 2 * data.GRID  # outputs for colour, column and row
+DOCUMENTS = 256  # scenes reserved per step, more than it can use
+PARTS = 6  # number of parts that a batch is split into
+BACKDROP = 0.1  # loss weight of background patches
 
 
 def documents(seed: int, step: int) -> Iterator[str]:
-    """Text for one step; scenes far beyond those that get pictures."""
+    """Text for one step, from scenes without images."""
     world, first = World(seed, "train"), 1_000_000 + step * DOCUMENTS
     for index in range(first, first + DOCUMENTS):
         yield data.document(world.scene(index), np.random.default_rng([seed, index]), 0)
@@ -76,7 +76,7 @@ def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> No
 
 
 def looks(scores: Tensor, colours: Tensor) -> Tensor:
-    """How badly colour, column and row are told: scores [patches, LOOKS], colours [pictures, GRID, GRID]."""
+    """Loss of colour, column and row: scores [patches, LOOKS], colours [images, GRID, GRID]."""
     colour, column, row = scores.split([len(data.COLOURS) + 1, data.GRID, data.GRID], dim=-1)
     places = torch.arange(data.GRID**2).repeat(len(colours))
     return (
@@ -95,7 +95,7 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
         out = head(tower(pixels(images[rows])).last_hidden_state[:, 1:]).flatten(0, 1)
         what, rest = out.split([data.BACKGROUND + 1, LOOKS], dim=-1)
         truth = torch.from_numpy(kinds[rows]).long().flatten()
-        # most patches are background: they count less, or nothing else would be learned at first
+        # most patches are background, so they get a lower weight
         weight = torch.where(truth == data.BACKGROUND, 0.3, 1.0)
         loss = (F.cross_entropy(what, truth, reduction="none") * weight).mean()
         loss = loss + 0.3 * (looks(rest, torch.from_numpy(colours[rows]).long()) * weight).mean()
@@ -107,8 +107,8 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
 
 
 def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
-    """A patch of a thing is brought to the embedding of the first token of its name. Its colour and place must stay
-    to be read from it, or no later stage will ever see them."""
+    """Map patches to the embedding of the first token of their object's name. Colour and position must remain
+    readable, because later stages cannot recover them."""
     images, kinds, colours = data.pictures(folder, "train", config.pictures, config.seed)
     first = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in data.INDEX]
     words = torch.tensor([*first, tokenizer(".", add_special_tokens=False)["input_ids"][0]])
@@ -126,7 +126,7 @@ def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: S
         scores = F.normalize(out, dim=-1) @ unit.T * 20
         weight = torch.where(truth == data.BACKGROUND, BACKDROP, 1.0)
         loss = (F.cross_entropy(scores, words[truth], reduction="none") * weight).sum() / weight.sum()
-        # as long as words are, so that the decoder's first layer meets nothing strange
+        # match the norm of word embeddings, which the decoder's first layer expects
         length = (out.norm(dim=-1) / size - 1).square().mean()
         thing = truth != data.BACKGROUND
         right = (scores.argmax(-1) == words[truth])[thing].float().mean()
@@ -137,7 +137,7 @@ def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: S
 
 
 def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, stage: Stage) -> None:
-    """What is said of pictures; colour and place must stay to be read from patches here too, or they are lost."""
+    """Train on conversations about images. Colour and position must remain readable from patches here too."""
     source, said = Conversations(tokenizer, config, folder, net.config.image_token_id), verdicts(tokenizer)
     head, core = stage.parts[-1], net.model
     trained = [p for part in stage.parts for p in part.parameters()]
@@ -145,14 +145,14 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
         parameter.requires_grad_(any(parameter is p for p in trained))
 
     def of_rows(part: dict[str, Tensor], words: Tensor, things: Tensor) -> tuple[Tensor, ...]:
-        """Gradients and answers of some rows; `words` and `things` are the weights of the whole batch."""
+        """Backward pass for some rows; `words` and `things` are the weights of the whole batch."""
         ids, weights = part["ids"], part["weights"][:, 1:]
         with torch.no_grad():
             seen = core.vision_tower(part["pixels"]).last_hidden_state[:, 1:]
         patches = core.multi_modal_projector(seen).flatten(0, 1)
         at = (ids == net.config.image_token_id)[..., None]
         embedded = core.language_model.embed_tokens(ids).masked_scatter(at, patches)
-        # padding is on the right, where no answer can see it: no mask is needed
+        # padding is on the right, so no mask is needed
         hidden = core.language_model(inputs_embeds=embedded, use_cache=False)[0][:, :-1]
         answered = weights > 0
         logits, truth = net.lm_head(hidden[answered]), ids[:, 1:][answered]
@@ -177,29 +177,29 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
             "names": float(right[named].mean()) if named.any() else 0.0,
         }
 
-    # one thread a part: matrices this small gain little from two threads each
+    # one thread per part, because matrices this small gain little from more
     with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as workers:
         optimise(stage, loss_at)
 
 
 def by_length(batch: dict[str, Tensor], parts: int) -> Iterator[dict[str, Tensor]]:
-    """The rows of a batch in parts of like length, each as long as its longest row: less padding. Longest first."""
+    """Split a batch into parts of similar length, longest first, to reduce padding."""
     lengths = (batch["weights"] > 0).long().mul(torch.arange(batch["weights"].shape[1])).amax(1) + 1
     for rows in lengths.argsort(descending=True, stable=True).tensor_split(parts):
         cut = int(lengths[rows].max())
         yield {k: v[rows, :cut] if k in ("ids", "weights") else v[rows] for k, v in batch.items()}
 
 
-# ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── all stages ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", type=Path, help="where pictures are kept (default: OUT/data)")
+    parser.add_argument("--data", type=Path, help="image cache (default: OUT/data)")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", choices=STAGES, help="this stage alone: language and vision need nothing else")
+    parser.add_argument("--only", choices=STAGES, help="run only this stage")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     config = replace(Config(), **json.loads(options.config.read_text())) if options.config else Config()
@@ -226,20 +226,20 @@ def main() -> None:
 
 
 def tokenizer_of(config: Config) -> Any:
-    """Trained anew each time: on text of another seed, so always the same."""
+    """Train the tokenizer on text of another seed; the result is deterministic."""
     source = itertools.chain.from_iterable(documents(config.seed + 1, step) for step in itertools.count())
     return architecture.train_tokenizer(itertools.islice(source, 8000))
 
 
 def stage_of(name: str, net: Any, config: Config, out: Path, head: nn.Module | None = None) -> Stage:
-    """`head` reads colour and place from projected patches: the same one in all stages that do."""
+    """`head` predicts colour and position from projected patches and is shared by all stages that use it."""
     head = head or reading_head(config)
     language, tower, projector = net.model.language_model, net.model.vision_tower, net.model.multi_modal_projector
     if name == "language":
         parts = [language]
     elif name == "vision":
         parts = [tower, nn.Linear(config.vision_hidden, data.BACKGROUND + 1 + LOOKS)]
-    else:  # what reads colour and place from patches is trained along, and not kept in the end
+    else:  # the auxiliary head is trained too, but not exported
         trained = {"align": [projector], "projector": [projector], "joint": [projector, language]}[name]
         parts = [*trained, head]
     rate, steps = getattr(config, f"{name}_rate"), getattr(config, f"{name}_steps")

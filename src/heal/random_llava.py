@@ -1,6 +1,6 @@
-"""A random-weight LLaVA small enough to build in a moment, with a real tokenizer and processor.
+"""A small LLaVA with random weights, and with a real tokenizer and processor.
 
-It has learned nothing: what it says is noise. It exists so that everything else can be tried, offline, for real.
+It is untrained and generates random words. It is meant for offline tests of everything else.
 """
 
 from __future__ import annotations
@@ -25,41 +25,45 @@ CHAT_TEMPLATE = (
 )
 
 
-def random_llava(seed: int = 0, layers: int = 6, heads: int = 8, kv_heads: int = 4, hidden: int = 64) -> Any:
-    """The model alone."""
+def build_llava(vision: dict[str, Any], text: dict[str, Any], seed: int = 0, **config: Any) -> Any:
+    """A LLaVA with random weights from the options of its vision, text and overall configurations."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-    vision = CLIPVisionConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        image_size=56,
-        patch_size=14,
-        initializer_range=0.2,
-    )
-    text = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        vocab_size=len(SPECIAL) + len(WORDS) + 2,
-        max_position_embeddings=1024,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    configs = {"vision_config": CLIPVisionConfig(**vision), "text_config": LlamaConfig(**text)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlavaForConditionalGeneration(
-            LlavaConfig(vision_config=vision, text_config=text, image_token_id=4, vision_feature_layer=-1)
-        )
+        return LlavaForConditionalGeneration(LlavaConfig(**configs, **config)).eval()
+
+
+def random_llava(seed: int = 0, layers: int = 6, heads: int = 8, kv_heads: int = 4, hidden: int = 64) -> Any:
+    """The model without its processor."""
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 56,
+        "patch_size": 14,
+        "initializer_range": 0.2,
+    }
+    text = {
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": len(SPECIAL) + len(WORDS) + 2,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    model = build_llava(vision, text, seed, image_token_id=4, vision_feature_layer=-1)
     with torch.no_grad():
-        model.lm_head.weight[: len(SPECIAL)] = 0.0  # words only: a random model has no reason to stop
+        model.lm_head.weight[: len(SPECIAL)] = 0.0  # words only, so that it does not stop at random
     model.generation_config.update(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    return model.eval()
+    return model
 
 
 def random_processor() -> Any:

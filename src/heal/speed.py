@@ -1,4 +1,4 @@
-"""How much slower a calibrated model decodes: plain, HEAL fast and HEAL reference, interleaved in one run."""
+"""Decoding speed: plain model, HEAL and its reference implementation, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -19,33 +19,16 @@ from heal.engine.layout import Layout
 from heal.engine.transformers_api import BaseModelOutputWithPooling, DynamicCache
 from heal.errors import ConfigError
 from heal.methods.heal import HEAL
+from heal.speed_model import PRESETS, Shape, random_model, shape_of
 
 REFERENCE_ROUNDS = 2
 PROMPT_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The dimensions that decide the time of a decoding step."""
-
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    positions: int
-    visual: int
-
-
-PRESETS = {
-    "llava-1.5-7b": Shape(4096, 11008, 32, 32, 640, 576),
-    "qwen2.5-vl-7b": Shape(3584, 18944, 28, 4, 1500, 1200),
-}
-
-
-@dataclass(frozen=True)
 class Speed:
-    """Milliseconds of a decoding step. Within a round of `interval` steps a time is the median of the ordinary steps
-    and the one refresh, weighted as they come; figures are medians over rounds, a spread is their quartiles."""
+    """Milliseconds per decoding step. A round has `interval` steps; its time combines the median of the ordinary
+    steps with the one refresh step, by their frequency. Figures are medians over rounds, ranges are quartiles."""
 
     preset: str
     layers: int
@@ -65,61 +48,19 @@ class Speed:
     prefill_plain_ms: float
     prefill_heal_ms: float
     prefill_ratio: float
-    """Of the prompt without the one decoding step that repeats its last position."""
+    """Ratio of prefill times, without the decoding step that repeats the last position."""
     extra_bytes_per_layer: int
     workspace_bytes: int
     kv_bytes_per_layer: int
     calibrated_heads: float
-    """Share of all heads that were calibrated, mean over steps: 0 would make the comparison worthless."""
+    """Mean share of heads that were calibrated; the comparison is meaningless if it is 0."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def random_model(shape: Shape, layers: int, dtype: torch.dtype, seed: int = 0) -> Any:
-    """A LLaVA with these decoder dimensions, random weights, a token vision tower and a tiny vocabulary.
-
-    The small vocabulary is on purpose: with few layers a real output layer would hide the cost of the method.
-    """
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
-
-    vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        image_size=28,
-        patch_size=14,
-    )
-    text = LlamaConfig(
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.hidden // shape.heads,
-        vocab_size=128,
-        max_position_embeddings=8192,
-    )
-    with _default_dtype(dtype), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_id=3))
-    model.generation_config.eos_token_id = None
-    return model.eval()
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 class _Arm:
-    """One way of decoding, with a cache of its own that goes on from round to round."""
+    """One variant of decoding, with its own KV cache."""
 
     def __init__(self, model: Any, method: HEAL | None, shape: Shape, batch: int) -> None:
         self.model = model
@@ -142,7 +83,7 @@ class _Arm:
         return median(self.prefills)
 
     def prefill(self) -> None:
-        """The prompt, read into a new cache."""
+        """Process the prompt with a new KV cache."""
         config, shape = self.model.config, self.shape
         ids = torch.full((1, shape.positions), 7, device=self.model.device)
         before = min(35, shape.positions - shape.visual)
@@ -165,11 +106,11 @@ class _Arm:
             )
             _synchronise(self.model.device)
             self.prefills.append(time.perf_counter() - start)
-            if self.batch > 1:  # rows are alike, so the prompt is read once
+            if self.batch > 1:  # all rows have the same prompt
                 self.cache.batch_repeat_interleave(self.batch)
 
     def steps(self, count: int) -> list[float]:
-        """Seconds of each of the next `count` steps."""
+        """Durations in seconds of the next `count` steps."""
         times = []
         with self.attached():
             for _ in range(count):
@@ -185,79 +126,76 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What to measure."""
+
+    preset: str = "llava-1.5-7b"
+    layers: int = 2
+    batch: int = 1
+    dtype: torch.dtype = torch.float32
+    threads: int = 1
+    rounds: int = 5
+    method: HEAL = field(default_factory=HEAL)
+    reference: bool = True
+    """Also measure the reference implementation."""
+
+    def __post_init__(self) -> None:
+        if min(self.rounds, self.layers, self.batch, self.threads) < 1:
+            raise ConfigError("rounds, layers, batch and threads must be 1 or more")
+
+
 @torch.inference_mode()
-def measure(
-    preset: str = "llava-1.5-7b",
-    layers: int = 2,
-    batch: int = 1,
-    dtype: torch.dtype = torch.float32,
-    threads: int = 1,
-    rounds: int = 5,
-    method: HEAL | None = None,
-    reference: bool = True,
-    model: Any | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Speed:
-    """Every round decodes `interval` steps in each arm, plain and HEAL in turns, so that each has one refresh."""
-    if preset not in PRESETS and model is None:
-        raise ConfigError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}, or give a model")
-    if rounds < 1 or layers < 1 or batch < 1 or threads < 1:
-        raise ConfigError("rounds, layers, batch and threads must be 1 or more")
-    method = method or HEAL()
-    torch.set_num_threads(threads)
-    given = model is not None
-    shape = _shape_of(model) if given else PRESETS[preset]
+def measure(setup: Setup, model: Any | None = None, progress: Callable[[str], None] = lambda _: None) -> Speed:
+    """Measure a random model, or this one. Each round decodes `interval` steps per variant, with one refresh."""
+    if setup.preset not in PRESETS and model is None:
+        raise ConfigError(f"unknown preset {setup.preset!r}: choose one of {', '.join(PRESETS)}, or give a model")
+    torch.set_num_threads(setup.threads)
     if model is None:
         progress("building the model")
-        model = random_model(shape, layers, dtype)
-    progress("reading the prompt")
-    plain, fast = _Arm(model, None, shape, batch), _Arm(model, replace(method, path="fast"), shape, batch)
-    arms = [plain, fast]
-    if reference:
-        arms.append(_Arm(model, replace(method, path="reference"), shape, batch))
+        shape = PRESETS[setup.preset]
+        model = random_model(shape, setup.layers, setup.dtype)
+    else:
+        shape, setup = shape_of(model), replace(setup, preset=model.config.model_type)
+    progress("processing the prompt")
+    methods: list[HEAL | None] = [None, replace(setup.method, path="fast")]
+    if setup.reference:
+        methods.append(replace(setup.method, path="reference"))
+    arms = [_Arm(model, method, shape, setup.batch) for method in methods]
+    _prefill(arms)
+    for arm in arms[:2]:
+        arm.steps(setup.method.interval)  # warm-up; the refresh is the last step of each round
+    times: list[list[list[float]]] = []
+    for number in range(setup.rounds):
+        progress(f"round {number + 1} of {setup.rounds}")
+        times.append(_round(arms, setup.method.interval, with_reference=number < REFERENCE_ROUNDS))
+    return _summary(setup, shape, model, arms, times)
+
+
+def _prefill(arms: list[_Arm]) -> None:
+    """Process the prompt: plain and HEAL several times in turns, the reference once."""
     for number in range(PROMPT_ROUNDS):
         for arm in arms[:2] if number % 2 else arms[1::-1]:
             arm.prefill()
     for arm in arms[2:]:
         arm.prefill()
-    for arm in arms[:2]:
-        arm.steps(method.interval)  # to warm up; the refresh is the last step of each round
-    times: list[list[list[float]]] = []
-    for number in range(rounds):
-        progress(f"round {number + 1} of {rounds}")
-        # step by step in turns, so that both meet the same moods of the machine
-        pair: list[list[float]] = [[], []]
-        for step in range(method.interval):
-            for i in (0, 1) if step % 2 else (1, 0):
-                pair[i] += arms[i].steps(1)
-        # the reference is too slow for every round
-        times.append(pair + [arm.steps(method.interval) for arm in arms[2:] if number < REFERENCE_ROUNDS])
-    return _summary(
-        model.config.model_type if given else preset,
-        shape,
-        model,
-        method,
-        threads,
-        batch,
-        arms,
-        times,
-    )
 
 
-def _summary(
-    preset: str,
-    shape: Shape,
-    model: Any,
-    method: HEAL,
-    threads: int,
-    batch: int,
-    arms: list[_Arm],
-    times: list[list[list[float]]],
-) -> Speed:
-    interval = method.interval
+def _round(arms: list[_Arm], interval: int, with_reference: bool) -> list[list[float]]:
+    """Durations of the steps of each variant. The reference is too slow for every round."""
+    # alternate step by step, so that both variants see the same load of the machine
+    pair: list[list[float]] = [[], []]
+    for step in range(interval):
+        for i in (0, 1) if step % 2 else (1, 0):
+            pair[i] += arms[i].steps(1)
+    return pair + [arm.steps(interval) for arm in arms[2:] if with_reference]
+
+
+def _summary(setup: Setup, shape: Shape, model: Any, arms: list[_Arm], times: list[list[list[float]]]) -> Speed:
+    interval = setup.method.interval
 
     def step_s(steps: list[float]) -> float:
-        """A step of a round: the refresh is the last one, and a hiccup of the machine elsewhere does not count."""
+        """Mean time per step of a round. The refresh is the last step; outliers among the others are ignored."""
         ordinary = median(steps[:-1]) if interval > 1 else steps[-1]
         return ((interval - 1) * ordinary + steps[-1]) / interval
 
@@ -270,11 +208,11 @@ def _summary(
     ratios, reference = over_plain(1), over_plain(2)
     extra, workspace = _memory(fast)
     return Speed(
-        preset=preset,
+        preset=setup.preset,
         layers=layers,
-        batch=batch,
+        batch=setup.batch,
         dtype=str(model.dtype).removeprefix("torch."),
-        threads=threads,
+        threads=setup.threads,
         rounds=len(times),
         interval=interval,
         plain_ms=1e3 * plain_s,
@@ -287,7 +225,7 @@ def _summary(
         refresh_ms=1e3 * refresh,
         prefill_plain_ms=1e3 * arms[0].prefill_s,
         prefill_heal_ms=1e3 * fast.prefill_s,
-        prefill_ratio=(fast.prefill_s - plain_s / batch) / arms[0].prefill_s,
+        prefill_ratio=(fast.prefill_s - plain_s / setup.batch) / arms[0].prefill_s,
         extra_bytes_per_layer=extra // layers,
         workspace_bytes=workspace,
         kv_bytes_per_layer=sum(
@@ -304,7 +242,7 @@ def _calibrated(arm: _Arm, heads: int) -> float:
 
 
 def _memory(arm: _Arm) -> tuple[int, int]:
-    """Bytes that the method keeps between steps, and the most that it holds beside the model within one."""
+    """Bytes of the method's state between steps, and its peak memory within a step."""
     assert arm.attachment is not None
     assert arm.attachment.latest is not None
     state = arm.attachment.latest.state
@@ -316,7 +254,7 @@ def _memory(arm: _Arm) -> tuple[int, int]:
 
 
 class _Peak(TorchDispatchMode):
-    """The most bytes alive at one time among tensors made inside the method's attention."""
+    """Tracks the peak size of the tensors created inside the method's attention."""
 
     def __init__(self, attachment: Attachment) -> None:
         super().__init__()
@@ -353,18 +291,6 @@ class _Peak(TorchDispatchMode):
 
 
 def _shares(out: Tensor, args: Any) -> bool:
-    """Whether it is a view or the same tensor changed in place."""
+    """Whether `out` shares memory with an argument."""
     here = out.untyped_storage().data_ptr()
     return any(isinstance(a, Tensor) and a.untyped_storage().data_ptr() == here for a in args)
-
-
-def _shape_of(model: Any) -> Shape:
-    text = model.config.get_text_config()
-    return Shape(
-        text.hidden_size,
-        text.intermediate_size,
-        text.num_attention_heads,
-        text.num_key_value_heads,
-        positions=640,
-        visual=576,
-    )

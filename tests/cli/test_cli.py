@@ -21,7 +21,8 @@ from heal.architectures import ARCHITECTURES
 from heal.bench import available_tasks
 from heal.cli import app as application
 from heal.errors import ConfigError
-from heal.speed import Shape, Speed
+from heal.speed import Speed
+from heal.speed_model import Shape
 
 NEW = 3
 PROMPT = "describe this image"

@@ -39,25 +39,15 @@ def speed(
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"heal speed compares two implementations of heal, not {chosen.name}")
     from heal.cli.common import quiet
-    from heal.speed import measure
+    from heal.speed import Setup, measure
     from heal.vlm import VLM, torch_dtype
 
     quiet()
     kind = torch_dtype(dtype)
     if isinstance(kind, str):
         raise ConfigError("dtype must be float32, bfloat16 or float16 here")
-    found = measure(
-        preset,
-        layers,
-        batch,
-        kind,
-        threads,
-        rounds,
-        chosen,
-        reference,
-        VLM.load(model, dtype=kind).model if model else None,
-        progress=note,
-    )
+    setup = Setup(preset, layers, batch, kind, threads, rounds, chosen, reference)
+    found = measure(setup, VLM.load(model, dtype=kind).model if model else None, progress=note)
     if output is Format.json:
         emit(found.to_dict())
     elif output is Format.csv:

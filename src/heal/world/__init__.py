@@ -1,4 +1,4 @@
-"""The miniature world: scenes with exact ground truth, their pictures, captions, questions and answers."""
+"""The miniature world: scenes with exact ground truth, images, captions, questions and answers."""
 
 from heal.world.world import View, World
 

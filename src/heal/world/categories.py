@@ -1,4 +1,4 @@
-"""The things of the miniature world: the COCO categories that have an emoji."""
+"""The objects of the miniature world: the COCO categories that have an emoji."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 
 @dataclass(frozen=True)
 class Category:
-    """A COCO category: how it is named, drawn and counted."""
+    """A COCO category with its names and its appearance."""
 
     name: str
     emoji: str
     plural: str
     synonyms: tuple[str, ...] = ()
-    """Other names used in captions, each understood by CHAIR as this category."""
+    """Synonyms used in captions, all known to CHAIR."""
     tinted: bool = False
-    """Whether it comes in the colours of the world; others have no colour to ask about."""
+    """Whether it is drawn in different colours; there are no colour questions about the others."""
     large: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Whether a picture could be a scene of the miniature world: the embedded model knows nothing else."""
+"""Detect images that cannot be scenes of the miniature world, which the embedded model was not trained on."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from PIL import Image, ImageFilter
 from heal.world.scene import CANVAS
 
 SQUARE = 0.02
-"""How far from square a resized scene may be."""
+"""Maximum deviation of a resized scene from a square."""
 DARKEST = 88
-"""Backgrounds are drawn from 90 up in every channel, so few rows of a scene are darker than this in all of them."""
+"""Backgrounds have values of at least 90 in every channel, so few rows of a scene are darker than this."""
 GRAIN = 1.3
-"""Every scene is drawn with noise, which a photo made that small has not. Storing it as JPEG takes it away."""
+"""Scenes are drawn with noise, which small photos lack. JPEG compression removes it."""
 PLAIN = 0.40
 NEAR = 24
-"""A scene has at least that share of its pixels that close to the median colour of their row: its background."""
+"""Minimum share of pixels of a scene that are close to the median colour of their row: the background."""
 
 
 def unlike_scenes(picture: Image.Image) -> bool:
-    """True if a picture is far from every scene: not square, too dark, or without a plain background.
+    """True if an image is unlike every scene: not square, too dark, or without a plain background.
 
-    Measured on scenes that the thresholds were not chosen on (both distributions): none of 3000 is taken for
-    something else as it is drawn; of 504, 0.6 to 0.8 % are as JPEG of quality 50 or 20, halved, or enlarged four
-    times with JPEG 60. Of 60 COCO photos, 98 % are recognised (nearly all by their shape), 65 % when cut to a square,
-    and about half when made as small as a scene. So a false alarm is rare, and silence proves nothing.
+    On scenes of both distributions that were not used for choosing the thresholds, there is no false alarm among
+    3000 original images. Among 504 scenes saved as JPEG (quality 50 or 20), halved, or enlarged four times with JPEG
+    quality 60, the rate is 0.6 to 0.8 %. Of 60 COCO photos, 98 % are detected (mostly by their shape), 65 % after
+    cropping to a square, and about half after resizing to the size of a scene. False alarms are rare, but the absence
+    of an alarm proves nothing.
     """
     if picture.size == (CANVAS, CANVAS) and _grain(picture) >= GRAIN:
         return False
@@ -39,6 +40,6 @@ def unlike_scenes(picture: Image.Image) -> bool:
 
 
 def _grain(picture: Image.Image) -> float:
-    """How much neighbours differ where a picture is smoothest."""
+    """Difference between neighbouring pixels in the smoothest part of an image."""
     pixels = np.asarray(picture, dtype=np.float32)
     return float(np.quantile(np.abs(np.diff(pixels, axis=1)).mean(2), 0.1))

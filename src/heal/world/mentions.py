@@ -1,4 +1,4 @@
-"""Which things a text names, and where: exact for the words of the miniature world."""
+"""Find object names in a text; exact for the words of the miniature world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heal.world.categories import CATEGORIES
 
 @dataclass(frozen=True)
 class Mention:
-    """A category named at [start, stop) of a text."""
+    """A category mentioned at [start, stop) of a text."""
 
     category: str
     start: int
@@ -21,7 +21,7 @@ class Mention:
 
 @lru_cache(maxsize=1)
 def names() -> dict[str, str]:
-    """Every word for a thing of this world, and its category."""
+    """All words of the miniature world with their categories."""
     return {
         word: category.name
         for category in CATEGORIES
@@ -30,7 +30,7 @@ def names() -> dict[str, str]:
 
 
 class Finder:
-    """Finds these words, whatever their case; the longest first: a teddy bear is no bear, a hot dog no dog."""
+    """Finds words in any case, longest first: a teddy bear is not a bear, a hot dog not a dog."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = {word.lower(): category for word, category in names.items()}
@@ -38,7 +38,7 @@ class Finder:
         self._pattern = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b", re.IGNORECASE)
 
     def __call__(self, text: str) -> list[Mention]:
-        """In the order of the text, repeats included."""
+        """All mentions in the order of the text, with repeats."""
         return [Mention(self._names[m[0].lower()], m.start(), m.end()) for m in self._pattern.finditer(text)]
 
 
@@ -48,5 +48,5 @@ def _finder() -> Finder:
 
 
 def mentions(text: str) -> list[Mention]:
-    """Things of this world, in the order of the text, repeats included. `orange` is no colour here."""
+    """Mentions of the objects of the miniature world, in the order of the text, with repeats."""
     return _finder()(text)

@@ -1,4 +1,4 @@
-"""From a scene to its picture."""
+"""Render a scene as an image."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heal.world.sprites import sprite
 
 
 def render(scene: Scene) -> Image.Image:
-    """The same scene always gives the same picture, pixel by pixel."""
+    """Render a scene. The result is deterministic."""
     rng = np.random.default_rng(scene.look)
     image = Image.fromarray(_background(rng)).convert("RGBA")
-    # far things first, so that near (large) ones cover them
+    # distant objects first, so that near (large) ones cover them
     instances = [(box, thing) for thing in scene.things for box in thing.boxes]
     for box, thing in sorted(instances, key=lambda pair: pair[0].y + pair[0].size):
         picture = sprite(thing.category, thing.colour, box.size)
@@ -30,7 +30,7 @@ def render(scene: Scene) -> Image.Image:
 
 
 def _background(rng: np.random.Generator) -> np.ndarray:
-    """Two colours that meet at a horizon, with some texture."""
+    """Two colours that meet at a horizon, with texture."""
     top, bottom = rng.integers(90, 235, (2, 3)).astype(np.float32)
     horizon = rng.uniform(0.3, 0.8) * CANVAS
     rows = np.arange(CANVAS, dtype=np.float32)[:, None]

@@ -1,4 +1,4 @@
-"""A scene: which things, how many, in which colours, where. Sampled, never read from anywhere."""
+"""Scenes: which objects, how many, in which colours and where. All are sampled."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from heal.world.categories import CATEGORIES, COLOURS, NAMES
 from heal.world.statistics import statistics
 
 CANVAS = 96
-FEWEST, MOST = 3, 7  # kinds of things in a scene
+FEWEST, MOST = 3, 7  # number of categories in a scene
 INSTANCES = 11
 COUNTS = (0.62, 0.22, 0.11, 0.05)
-SMALL = 0.25  # share of things drawn so small that they are hard to see
+SMALL = 0.25  # share of objects drawn so small that they are hard to see
 
 
 @dataclass(frozen=True)
 class Box:
-    """Where one instance is: left, top and side, in pixels."""
+    """Position of one instance: left, top and side, in pixels."""
 
     x: int
     y: int
@@ -29,7 +29,7 @@ class Box:
         return self.x + self.size / 2, self.y + self.size / 2
 
     def overlap(self, other: Box) -> float:
-        """Share of the smaller one that is covered."""
+        """Share of the smaller box that is covered."""
         width = min(self.x + self.size, other.x + other.size) - max(self.x, other.x)
         height = min(self.y + self.size, other.y + other.size) - max(self.y, other.y)
         return max(width, 0) * max(height, 0) / min(self.size, other.size) ** 2
@@ -69,7 +69,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """The ground truth of one picture."""
+    """The ground truth of an image."""
 
     things: tuple[Thing, ...]
     look: int
@@ -89,7 +89,7 @@ def sample_scene(rng: np.random.Generator, counter: bool) -> Scene:
 
 
 def natural_kinds(rng: np.random.Generator) -> list[int]:
-    """A set of categories as they come together in real pictures, of a size worth describing."""
+    """A set of categories that co-occur in real images, large enough to be worth describing."""
     stats = statistics()
     while True:
         archetype = rng.choice(len(stats.weights), p=stats.weights)
@@ -99,7 +99,7 @@ def natural_kinds(rng: np.random.Generator) -> list[int]:
 
 
 def counter_kinds(rng: np.random.Generator) -> list[int]:
-    """Prior-defying: what the rest makes likely is taken out, and things that never go with it come in."""
+    """An unlikely set: likely categories are removed, and categories that never co-occur with the rest are added."""
     stats = statistics()
     while True:
         kinds = natural_kinds(rng)
@@ -135,7 +135,7 @@ def _placed(rng: np.random.Generator, kinds: list[int]) -> tuple[Thing, ...]:
 
 
 def _free(rng: np.random.Generator, size: int, taken: list[Box]) -> Box:
-    """The least covered of a few random places: some overlap remains, as in life."""
+    """The least covered of a few random positions. Some overlap remains, as in real images."""
     places = [
         Box(int(rng.integers(0, CANVAS - size + 1)), int(rng.integers(0, CANVAS - size + 1)), size) for _ in range(6)
     ]

@@ -1,4 +1,4 @@
-"""The sprite sheet: one small picture a category, tinted where the category has colours."""
+"""The sprite sheet: one small image per category, tinted if the category has colours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sheet() -> Image.Image:
 
 @lru_cache(maxsize=1024)
 def sprite(category: str, colour: str | None, size: int) -> Image.Image:
-    """The picture of a thing, `size` pixels a side."""
+    """The image of an object, `size` pixels wide and high."""
     index = INDEX[category]
     left, top = (index % COLUMNS) * SIZE, (index // COLUMNS) * SIZE
     image = _sheet().crop((left, top, left + SIZE, top + SIZE))
@@ -35,7 +35,7 @@ def sprite(category: str, colour: str | None, size: int) -> Image.Image:
 
 
 def tinted(image: Image.Image, colour: tuple[int, int, int]) -> Image.Image:
-    """The shading of the sprite in another colour."""
+    """Recolour a sprite and keep its shading."""
     pixels = np.asarray(image, dtype=np.float32)
     light = pixels[..., :3].mean(-1, keepdims=True) / 255
     shade = np.array(colour, dtype=np.float32) * (0.35 + 0.9 * light)

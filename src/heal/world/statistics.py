@@ -1,4 +1,4 @@
-"""Which things come together: archetypes of scenes, with the co-occurrence of real pictures."""
+"""Co-occurrence of objects: scene archetypes fitted to real images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLE = Path(__file__).parent / "data" / "statistics.json"
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """A mixture of archetypes; within one, objects are independent."""
+    """A mixture of archetypes. Objects are independent within an archetype."""
 
     weights: np.ndarray
     """[archetypes]"""

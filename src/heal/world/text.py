@@ -1,4 +1,4 @@
-"""What can be said of a scene: captions, long descriptions, questions with their answers. All of it true."""
+"""Text about a scene: captions, descriptions, questions and correct answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Question:
     text: str
     answer: str
     about: str = ""
-    """The category that is asked about."""
+    """The category the question is about."""
 
 
 def category(name: str) -> Category:
@@ -34,7 +34,7 @@ def article(noun: str) -> str:
 
 
 def phrase(thing: Thing, rng: np.random.Generator, colours: float = 0.7, synonyms: float = 0.2) -> str:
-    """`a red car`, `two dogs`: the name, or another name of it."""
+    """A noun phrase such as `a red car` or `two dogs`, with the name or a synonym."""
     kind = category(thing.category)
     colour = f"{thing.colour} " if thing.colour and rng.random() < colours else ""
     if thing.count > 1:
@@ -51,7 +51,7 @@ def listing(parts: Sequence[str]) -> str:
 
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
-    """One to three sentences that name the main things."""
+    """A caption of one to three sentences about the main objects."""
     things = _by_salience(scene)
     shown = things[: int(rng.integers(2, 5))]
     parts = [phrase(t, rng) for t in shown]
@@ -66,7 +66,7 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def description(scene: Scene, rng: np.random.Generator) -> str:
-    """A long one: everything in the order of size, with places, relations and a closing remark."""
+    """A long description: all objects by size, with positions, relations and a closing remark."""
     things = _by_salience(scene)
     first = things[: int(rng.integers(1, 3))]
     opening = str(
@@ -132,14 +132,14 @@ def _further(group: Sequence[Thing], before: Sequence[Thing], rng: np.random.Gen
 
 
 def existence(name: str, truth: bool) -> Question:
-    """In the words of POPE."""
+    """An existence question in the wording of POPE."""
     return Question("existence", f"Is there {article(name)} {name} in the image?", _yes(truth), name)
 
 
 def existence_questions(
     scene: Scene, rng: np.random.Generator, pairs: int = 2, likely_share: float = 0.5
 ) -> list[Question]:
-    """As many yes as no; of what is absent a share is what the rest makes likely, the others are anything."""
+    """Balanced existence questions. A share of the absent objects is likely given the scene, the rest is random."""
     present = [str(x) for x in rng.permutation(sorted(scene.objects))[:pairs]]
     chance = statistics().given([INDEX[n] for n in scene.objects])
     absent = [n for n in NAMES if n not in scene.objects]
@@ -153,7 +153,7 @@ def existence_questions(
 
 
 def count_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    """One right and one wrong number of the same thing."""
+    """A correct and a wrong count of the same object."""
     thing = scene.things[int(rng.integers(len(scene.things)))]
     wrong = int(rng.choice([n for n in (1, 2, 3, 4) if n != thing.count]))
     return [
@@ -170,7 +170,7 @@ def _count_text(name: str, number: int) -> str:
 
 
 def colour_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    """One right and one wrong colour of the same thing; none if nothing has a colour."""
+    """A correct and a wrong colour of the same object; empty if no object has a colour."""
     tinted = [t for t in scene.things if t.colour]
     if not tinted:
         return []
@@ -184,7 +184,7 @@ def colour_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
 
 
 def position_questions(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    """Left or right in the image, or of another single thing, both ways round; none if nothing is clearly aside."""
+    """Questions about left and right, in the image or relative to another object; empty if no position is clear."""
     single = [t for t in scene.things if t.count == 1]
     aside = [t for t in single if t.side != "middle"]
     apart = [(a, b) for a in single for b in single if a.centre[0] < b.centre[0] - 18]

@@ -1,4 +1,4 @@
-"""The world itself: endless scenes, each always the same."""
+"""Worlds: unlimited scenes, each deterministic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 @dataclass(frozen=True)
 class View:
-    """A scene with everything that can be seen and said of it."""
+    """A scene with its image and texts."""
 
     address: tuple[int, ...]
     scene: Scene
@@ -50,9 +50,9 @@ class View:
 
 @dataclass(frozen=True)
 class World:
-    """`World(seed).scene(i)` always gives the same picture, objects, captions, questions and answers.
+    """`World(seed).scene(i)` always gives the same image, objects, captions, questions and answers.
 
-    Splits never share a scene: each has addresses of its own. `counter` scenes defy the statistics of `natural` ones.
+    Splits never share a scene. Scenes of the `counter` distribution contradict the co-occurrences of `natural` ones.
     """
 
     seed: int = 0
@@ -69,7 +69,7 @@ class World:
 
     def scene(self, index: int) -> View:
         if index < 0:
-            raise ConfigError(f"a scene has a number from 0 on, not {index}")
+            raise ConfigError(f"the index of a scene must be 0 or more, not {index}")
         address = (self.seed, SPLITS.index(self.split), DISTRIBUTIONS.index(self.distribution), index)
         rng = np.random.default_rng([*address, 0])
         return View(address, sample_scene(rng, self.distribution == "counter"))
