@@ -1,4 +1,4 @@
-"""A method in a model, for as long as a `with` block lasts. Whatever is changed here is undone here."""
+"""A method attached to a model for the length of a `with` block. Everything it changes is undone at the end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attachment(LayerHooks):
         shared: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """`options` of generate() that belong to the method."""
+        """`options`: the options of generate() that the method sets."""
         super().__init__(layout, runtime)
         self.options = dict(options or {})
         self.source = source
@@ -60,7 +60,7 @@ class Attachment(LayerHooks):
         self.timeout = timeout
         self.model = layout.model
         self.tallies = Tallies()
-        """What was changed, in each generation."""
+        """The counters of each generation."""
         self.generations: weakref.WeakKeyDictionary[Cache, Generation[Any]] = weakref.WeakKeyDictionary()
         self.latest: Generation[Any] | None = None
         self._lock = lock_of(layout.model)
@@ -69,8 +69,8 @@ class Attachment(LayerHooks):
         self._chooses_tokens = runtime.overrides("search") or (bool(self.options) and not changes_scores)
         self._groups = PositionGroups(layout, runtime.group_count)
         self._beams = 1
-        self._recording = False  # sliding windows keep what leaves them, for a crop
-        self._called: list[Tally] = []  # of the call that runs
+        self._recording = False  # whether sliding windows keep positions that leave them, for a crop
+        self._called: list[Tally] = []  # the tallies of the current call
         self._generating = False
         self._attached = False
         self._undo: list[Callable[[], Any]] = []
@@ -108,7 +108,7 @@ class Attachment(LayerHooks):
         if self.shared:
             self._lock.acquire()
         try:
-            self._lock.settle()  # a stream may still be at it
+            self._lock.settle()  # a stream may still be running
             self._detach()
         finally:
             self._lock.release()
@@ -176,24 +176,22 @@ class Attachment(LayerHooks):
             with self._lock.call(self.timeout):
                 if self._attached:
                     return self._generate(original, args, kwargs)
-            # the call waited for the method of another thread to leave
+            # the method of another thread was detached while this call waited
             return self.model.generate(*args, **kwargs)
 
         return generate
 
     def _generate(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._generating:
-            raise AttachmentError(
-                "generate() is called from inside of a generation of the same model: call it afterwards"
-            )
+            raise AttachmentError("generate() was called inside a generation of the same model: call it afterwards")
         kwargs |= self.options
         call = check_call(self.model, args, kwargs)
         self.runtime.check_rows(call.samples, call.copies)
         refuse_compiled(self.layout)
-        self._encoder.taken()  # a call that failed may have left some
+        self._encoder.taken()  # drop what a failed call left behind
         self._beams = call.beams
         if self.model.device.type != "cpu":
-            # generate() compiles a model with a static cache by itself, which would trace our hooks
+            # generate() compiles a model with a static cache, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
         if self.runtime.overrides("search"):
             kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None), self._latest)
@@ -210,7 +208,7 @@ class Attachment(LayerHooks):
         return self.latest
 
     def _explain(self, tallies: list[Tally]) -> None:
-        """Say why nothing was changed, if nothing was."""
+        """Give the reason if nothing was changed."""
         if self.latest is None or not tallies or any(bool(s[0].sum() > 0) for t in tallies for s in t.steps):
             return
         if not self.latest.visual and self.runtime.needs_picture:
@@ -225,7 +223,7 @@ class Attachment(LayerHooks):
     # ── one forward pass ──────────────────────────────────────────────────────────────────────────────
 
     def _mine(self) -> bool:
-        """Whether the pass that begins is the method's. That of another thread waits until the method is gone."""
+        """Whether the new pass belongs to the method. A pass of another thread waits until the method is detached."""
         if self._lock.calling:
             return True
         if self.shared:
@@ -280,7 +278,7 @@ class Attachment(LayerHooks):
         self.runtime.before_pass(generation)
 
     def _begin_state(self, generation: Generation[Any]) -> None:
-        """The method's state for a prompt, or a bare one while the method has nothing to do."""
+        """The method's state for a prompt, or an empty one if the method has nothing to do."""
         active = generation.visual or not self.runtime.needs_picture
         earlier = getattr(generation, "state", None)
         generation.state = self.runtime.begin(generation, earlier) if active else State()
@@ -289,7 +287,7 @@ class Attachment(LayerHooks):
         self._called.append(generation.tally)
 
     def _follow_search(self, generation: Generation[Any], ids: Tensor) -> None:
-        """The tokens that the search went on with."""
+        """Compare the tokens that the search chose with the likeliest ones."""
         if generation.beams is not None:
             generation.beams.read(ids)
         if generation.best is not None and len(generation.best) == len(ids):
@@ -298,7 +296,7 @@ class Attachment(LayerHooks):
             generation.tally.count(changes)
 
     def _follow_branches(self, generation: Generation[Any], kwargs: dict[str, Any], prompt: Prompt | None) -> None:
-        """Branches go on from the model's own pass that begins; at a prompt they start."""
+        """Align the branches with the model's own new pass. At a prompt they start."""
         if prompt is not None:
             generation.passes = BranchPasses(self.layout, self._groups, self._running)
         passes = generation.passes
@@ -309,7 +307,7 @@ class Attachment(LayerHooks):
 
     @contextmanager
     def _running(self, own: Generation[Any]) -> Iterator[None]:
-        """A pass of a branch, perhaps in the middle of the model's own."""
+        """Run a pass of a branch, possibly in the middle of the model's own pass."""
         before = self._pass, self._attended, self._changes
         self._pass = own
         try:
@@ -324,7 +322,7 @@ class Attachment(LayerHooks):
             return known
         if length > 0:
             raise UnsupportedError(
-                "this cache was filled outside of the method, so it is not known which of its positions "
+                "this cache was filled without the method, so heal does not know which of its positions "
                 "are visual: start with an empty cache inside the `with` block"
             )
         caches.unfollow(cache)  # a static cache is emptied and used again
@@ -341,7 +339,7 @@ class Attachment(LayerHooks):
         others = generation.passes.logits(generation) if isinstance(generation.passes, BranchPasses) else {}
         old = output.logits[:, -1].float()
         new = self.runtime.logits(generation, old, others)
-        if new is not old:  # in fp32 whatever the model's type: contrasts of rounded numbers are noise
+        if new is not old:  # in fp32 for every dtype: a contrast of rounded logits is noise
             self._changes.rows(
                 moved(new, old) > SHIFT if generation.beams is None else generation.beams.reranked(old, new)
             )

@@ -1,4 +1,4 @@
-"""Second passes beside the model's own: other inputs, the same tokens, a cache of their own."""
+"""Branches: extra passes over the same answer, with other inputs and their own KV cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heal.engine.transformers_api import DynamicCache, repeated_encodings
 from heal.errors import UnsupportedError
 
 PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
-"""How the names of a model's visual arguments begin."""
+"""Prefixes of the names of a model's visual arguments."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Encoding:
     function: Callable[..., Any]
     arguments: dict[str, Any]
     tokens: int
-    """Visual tokens that came out."""
+    """The number of visual tokens it produced."""
 
     @property
     def pixels(self) -> str:
@@ -41,7 +41,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a branch may begin with: the arguments of the model's own pass, and how its pictures were encoded."""
+    """The prompt that a branch starts from: the arguments of the model's own pass and the calls of its encoder."""
 
     layout: Layout
     arguments: dict[str, Any]
@@ -60,11 +60,11 @@ class Prompt:
 
     @property
     def mask(self) -> Tensor:
-        """[rows, positions], 1 where a token is, from any kind of attention mask."""
+        """[rows, positions] 1 at tokens and 0 at padding, from any kind of attention mask."""
         return valid_positions(self.arguments.get("attention_mask"), self.ids).long()
 
     def with_pictures(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
-        """The same prompt with other pixels, changed by the name of their argument."""
+        """The same prompt with other pixels. `change` gets the name of the argument and its tensor."""
 
         def encoded(encoding: Encoding) -> Any:
             pixels = change(encoding.pixels, encoding.arguments[encoding.pixels])
@@ -73,7 +73,7 @@ class Prompt:
         return self._with_outputs(encoded)
 
     def with_features(self, change: Callable[[Encoding, Tensor], Tensor]) -> dict[str, Any]:
-        """The same prompt with other visual features: those of each image, or of all of them in one tensor."""
+        """The same prompt with other visual features. `change` gets one tensor per image, or one for all images."""
 
         def encoded(encoding: Encoding) -> Any:
             output = encoding.function(**encoding.arguments)
@@ -105,13 +105,13 @@ class Prompt:
         return self.arguments | {"attention_mask": self.mask}
 
     def without_pictures(self) -> dict[str, Any]:
-        """The same prompt without its visual tokens, padded on the left, at the positions of such a text."""
+        """The same prompt without its visual tokens, padded on the left, with the positions of a text-only prompt."""
         visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
         kept = self.mask.bool() & ~visual
         if not bool(kept.any(1).all()):
             raise UnsupportedError("without its pictures nothing is left of a prompt: add some text to it")
         width = int(kept.sum(1).max())
-        # a stable sort brings what is kept to the right, in its order
+        # a stable sort moves the remaining tokens to the right, in order
         order = kept.long().argsort(dim=1, stable=True)[:, -width:]
         mask = kept.gather(1, order).long()
         arguments: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class Prompt:
         return arguments | {"attention_mask": mask, "position_ids": positions}
 
     def _copies(self) -> int:
-        """How many rows each sample has: beams and return sequences repeat the prompt, not its pictures."""
+        """The number of rows per sample. Beams and return sequences repeat the prompt, but not its images."""
         tokens = int(torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device)).sum())
         own = sum(e.tokens for e in self.encodings)
         return tokens // own if own and tokens % own == 0 else 1
@@ -164,15 +164,15 @@ class Main:
 
 @dataclass(frozen=True)
 class Branch:
-    """A pass of the same tokens from another prompt."""
+    """An extra pass that reads the same answer after another prompt."""
 
     name: str
     inputs: Callable[[Prompt], dict[str, Any]] | None = None
     """The model's arguments for its prompt. None: the branch waits for `Generation.restart`."""
     first: bool = False
-    """Before the model's own pass, not after it."""
+    """Whether it runs before the model's own pass instead of after it."""
     once: bool = False
-    """Only the prompt: it does not go on with the tokens."""
+    """Whether it reads the prompt only, and not the answer."""
 
 
 class BranchState:
@@ -253,10 +253,10 @@ class BranchState:
 
 
 class EncoderWatch:
-    """Remembers how pictures were encoded, by standing before the model's get_…_features."""
+    """Wraps the model's get_…_features and records how images were encoded."""
 
     def __init__(self, model: Any, watching: Callable[[], bool]) -> None:
-        """`watching` tells whether a call is the method's own: other threads may encode pictures too."""
+        """`watching` tells whether a call belongs to the method. Other threads may encode images too."""
         self.base = model.base_model
         self.watching = watching
         self.calls: dict[str, Encoding] = {}
@@ -288,7 +288,7 @@ class EncoderWatch:
         return encode
 
     def _within(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Some models encode videos by way of images: that is one call, not two."""
+        """Some models encode videos as images: count that as one call."""
         before, self._inside = self._inside, True
         try:
             return original(*args, **kwargs)
@@ -296,6 +296,6 @@ class EncoderWatch:
             self._inside = before
 
     def taken(self) -> tuple[Encoding, ...]:
-        """What was encoded since the last time."""
+        """The calls since the last time."""
         calls, self.calls = tuple(self.calls.values()), {}
         return calls

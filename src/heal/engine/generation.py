@@ -24,7 +24,7 @@ S = TypeVar("S", bound=State)
 
 @runtime_checkable
 class Follower(Protocol):
-    """Whatever has rows and positions that follow those of the cache."""
+    """Has rows and positions that follow those of the cache."""
 
     def select(self, rows: list[int]) -> None: ...
 
@@ -40,10 +40,10 @@ class Passes(Follower, Protocol):
 
 
 class Generation(Generic[S]):
-    """One KV cache being filled. Everything here follows its rows and a crop of it."""
+    """One KV cache and what belongs to it. Everything here follows its rows and its crops."""
 
     state: S
-    """What the method keeps; set by `Runtime.begin`."""
+    """The method's state, from `Runtime.begin`."""
 
     def __init__(self, group_count: int, branch: str = "", source: Source | None = None) -> None:
         self.group_count = group_count
@@ -56,7 +56,7 @@ class Generation(Generic[S]):
         self.phase: Phase = "prompt"
         self.visual = False
         self.mask: Tensor | None = None
-        """[rows, positions] of the prompt, False where padding is."""
+        """[rows, positions] True at the tokens of the prompt, False at padding."""
         self.beams: BeamScores | None = None
         self.best: Tensor | None = None
         """[rows] the likeliest next token, while a search is compared with it."""
@@ -135,7 +135,7 @@ class Generation(Generic[S]):
         self._regions.clear()
 
     def repeat_last(self) -> None:
-        """The last position of the prompt is run again; it is counted already."""
+        """The last position of the prompt runs again. It is already counted."""
         self.phase = "repeat"
 
     def read_token(self, groups: list[int], ids: Tensor | None = None) -> None:
@@ -152,12 +152,12 @@ class Generation(Generic[S]):
 
     @property
     def groups(self) -> Tensor:
-        """[rows, length] the group of each position; of padding it says nothing."""
+        """[rows, length] the group of each position; undefined at padding."""
         assert self._groups is not None
         return self._groups
 
     def valid(self, positions: int) -> Tensor:
-        """[rows, positions] which of the last positions are no padding."""
+        """[rows, positions] True where the last positions are tokens, False at padding."""
         if positions == 1 or self.mask is None:
             return torch.ones(self.rows, positions, dtype=torch.bool, device=self.groups.device)
         return self.mask[:, -positions:].bool()

@@ -19,7 +19,7 @@ from heal.errors import UnsupportedError
 
 
 class LayerHooks:
-    """Calls the method at each layer of the pass that runs, and notes what it changes."""
+    """Calls the method at each layer of the current pass and records what it changes."""
 
     def __init__(self, layout: Layout, runtime: Runtime[Any]) -> None:
         self.layout = layout
@@ -35,7 +35,7 @@ class LayerHooks:
 
     @property
     def _current(self) -> Generation[Any] | None:
-        """The generation of the pass that runs. A pass of another thread has none: it is the plain model's."""
+        """The generation of the current pass; None in another thread, whose passes are plain."""
         return self._pass if self._thread == get_ident() else None
 
     def _begin_pass(self, generation: Generation[Any]) -> None:
@@ -106,7 +106,7 @@ class LayerHooks:
         return out.to(query.dtype)
 
     def _compare(self, call: AttentionCall, out: Tensor) -> None:
-        """With the plain output: for free where the method split the attention itself, else by computing it."""
+        """Compare with the plain output. It is free if the method split the attention; otherwise it is computed."""
         partials = call.newest.known_split if "newest" in vars(call) and call.queries == 1 else None
         if partials is not None:
             self._changes.merged(partials, out)

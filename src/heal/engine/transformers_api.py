@@ -86,7 +86,8 @@ def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
 
 def execution_device(module: nn.Module) -> torch.device | None:
     """The device on which accelerate runs a module that it has offloaded; None for other modules."""
-    return getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    found = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return None if found is None else torch.device(found)
 
 
 def is_compiled_wrapper(module: Any) -> bool:
