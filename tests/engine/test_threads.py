@@ -213,7 +213,7 @@ def _warnings(act: Callable[[], object]) -> list[str]:
 
 def test_a_generation_cannot_begin_inside_of_another(model, batch) -> None:
     with METHOD.attach(model):
-        with pytest.raises(AttachmentError, match="from inside of a generation"):
+        with pytest.raises(AttachmentError, match="inside a generation"):
             say(model, batch, logits_processor=[At(2, lambda: say(model, batch))])
         expected = say(model, batch)
     assert expected == healed(model, batch)

@@ -98,7 +98,7 @@ class ModelLock:
         """A call that is not part of another: a callback of a generation cannot begin a second one."""
         if self.calling:
             raise BusyError(
-                "this is called from inside of a generation of the same model, whose state it would overwrite: call "
+                "this was called inside a generation of the same model, whose state it would overwrite: call "
                 "it after the generation, or use a second model"
             )
         with self.call(timeout, cancelled):
