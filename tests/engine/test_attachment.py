@@ -62,7 +62,7 @@ def test_cache_is_patched_inside_and_not_outside(model, batch) -> None:
 def test_wrong_layers_leave_the_model_clean(model, batch) -> None:
     with (
         left_clean(model, batch),
-        pytest.raises(ConfigError, match=r"layer 3, but the model has 3 \(0 to 2\)"),
+        pytest.raises(ConfigError, match=r"layer 3, but the model has 3 layers \(0 to 2\)"),
         HEAL(layers=(0, 3)).attach(model),
     ):
         pytest.fail("layer 3 was found")

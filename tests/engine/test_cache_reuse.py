@@ -36,7 +36,7 @@ def test_layers_cropped_one_by_one_are_refused(model, batch) -> None:
         sequences = model.generate(**batch, max_new_tokens=3, past_key_values=cache)
         for layer in cache.layers:
             layer.crop(-1)
-        with refused(model, "filled outside"):
+        with refused(model, "filled without the method"):
             model.generate(sequences, past_key_values=cache, max_new_tokens=2)
 
 

@@ -1,4 +1,4 @@
-"""Proof of effect: what was changed is counted, and silence is said."""
+"""Proof of effect: changes are counted, and a generation without changes says why."""
 
 import warnings
 from collections.abc import Mapping
@@ -79,10 +79,10 @@ def test_measuring_is_no_failure(model, batch) -> None:
     ("method", "row", "reason"),
     [
         (METHOD, Row(images=0), "the prompt has no visual tokens"),
-        (HEAL(factor_limit=1.0), Row(), "every synergy head was at the equilibrium"),
+        (HEAL(factor_limit=1.0), Row(), "every calibrated head was at the equilibrium"),
     ],
 )
-def test_silence_is_said_once_an_attachment(model, method: HEAL, row: Row, reason: str) -> None:
+def test_the_reason_for_no_change_is_given_once_per_attachment(model, method: HEAL, row: Row, reason: str) -> None:
     batch = zoo.inputs(model, [row])
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
