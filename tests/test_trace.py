@@ -111,7 +111,7 @@ def test_a_trace_does_not_change() -> None:
         ({"refreshed": [True, False, True]}, "refreshed must be a numpy array .* got list"),
         ({"token_ids": np.zeros(2, np.int64)}, r"token_ids must be .* \[3\], got int64 \[2\]"),
         ({"tokens": ("a", "b")}, "one string per step: 3 steps, 2 tokens"),
-        ({"config": {"device": object()}}, "config must be made of what JSON can hold"),
+        ({"config": {"device": object()}}, "config must be JSON-serialisable"),
         ({"tokens": "abc"}, "tokens must be a tuple of strings"),
         ({"tokens": 3}, "tokens must be a tuple of strings"),
         ({"seed": True}, "seed an integer"),
@@ -125,7 +125,7 @@ def test_a_trace_does_not_change() -> None:
         ({"prompt_tokens": True}, "prompt_tokens must be a number of tokens or None, got True"),
         ({"messages": "hello"}, "messages must be a tuple of chat messages, got str"),
         ({"messages": ["hello"]}, "a message must be a dict, got str"),
-        ({"messages": [{"role": object()}]}, "a message must be made of what JSON can hold"),
+        ({"messages": [{"role": object()}]}, "a message must be JSON-serialisable"),
         ({"images": [b"png"]}, "images must be a tuple of TracedImage"),
         ({"visual_positions": 3}, r"visual_positions must be a tuple of \(start, stop, image\), got int"),
         ({"visual_positions": [(1,)]}, r"visual_positions must be spans .* got \(1,\)"),
@@ -419,7 +419,7 @@ def test_dataframe_names_the_types() -> None:
     types = np.array([[[0, 1, 2, 3, 4, 255]]], np.uint8)
     names = ["causal-redundant", "info-redundant", "visual", "language", "synergy", "unknown"]
     assert make(1, 1, 6, types=types).to_dataframe()["type"].tolist() == names
-    with pytest.raises(TraceError, match=r"no HeadType: \[9\]"):
+    with pytest.raises(TraceError, match=r"not in HeadType: \[9\]"):
         make(1, 1, 1, types=np.full((1, 1, 1), 9, np.uint8)).to_dataframe()
 
 

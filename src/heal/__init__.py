@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used: `heal --help` should not wait for torch."""
+    """Import public names on first use, so that `heal --help` does not wait for torch."""
     if name not in _PLACES:
         raise AttributeError(f"module 'heal' has no attribute {name!r}")
     from importlib import import_module

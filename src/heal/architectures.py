@@ -1,4 +1,4 @@
-"""The architectures that are known to work, each tested on a tiny model built from its real configuration."""
+"""Supported architectures. Each is tested on a tiny model built from its real configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Architecture:
     title: str
     examples: str
     core: bool = True
-    """False: an extra beyond the model families of the paper."""
+    """False: not one of the model families of the paper."""
 
 
 ARCHITECTURES = (

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and are never written through a symbolic link."""
+"""Atomic file writes, never through a symbolic link."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from heal.errors import FileError
 
 PART = ".part"
-"""How the name of a file ends that is being written, or whose writer was killed."""
+"""Suffix of a file that is being written, or whose writer was killed."""
 LINK = "it is a symbolic link: remove it, or give the path that it points to"
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 
 
 def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """In one step: whoever looks sees the old file or the whole new one. Missing folders are made.
+    """Replace a file atomically. Readers see the old or the complete new file. Missing folders are created.
 
-    An existing file keeps its mode; a new one gets what the umask allows. Raises `FileError`, which is an `OSError`.
+    An existing file keeps its mode; a new file gets the default mode. Raises `FileError`, which is an `OSError`.
     """
     path = Path(path)
-    # half a surrogate pair, as in the name of an odd file, is written as \\udc80
+    # lone surrogates, as in undecodable file names, are written as \\udc80
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
         if os.path.lexists(path.parent) and not path.parent.is_dir():
@@ -39,14 +39,14 @@ def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
             raise
     except FileError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name, or no name at all
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name, or an empty name
         raise FileError(path, getattr(error, "strerror", None) or str(error)) from error
     _sync(path.parent)
     return path
 
 
 def replaceable(path: Path) -> int | None:
-    """The mode of the file that is there, None if there is none; whatever is not a file is refused."""
+    """The mode of an existing regular file, or None if the path does not exist. Raises for anything else."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def _write(part: Path, data: bytes, mode: int | None) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """So that the new name is on disk too, where a system allows it."""
+    """Sync the folder, so that the new name is on disk too. Not every system allows it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""The laws that every method has to keep, on a small random model and on the embedded one."""
+"""Check the properties that every method must have, on a small random model or another one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from heal.vlm import VLM
 PROMPTS = ("What is in this image?", "Describe the image in as many words as you like.", "Is there a dog?")
 TOKENS = 5
 TOLERANCE = 1e-3
-"""Of a log-probability between a row alone and the same row in a padded batch."""
+"""Tolerance of log-probabilities between a row alone and the same row in a padded batch."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one law turned out."""
+    """The result of one check."""
 
     law: str
     holds: bool | None
-    """None: it was not checked."""
+    """None: not checked."""
     detail: str = ""
 
 
 def check_method(method: Method, neutral: Method | None = None, vlm: VLM | None = None) -> list[Verdict]:
-    """Check the laws. `neutral` is the same method with options that should change nothing."""
+    """Run all checks. `neutral` is the same method with options that should change nothing."""
     vlm = vlm or VLM.random()
     images = _images()
     laws: list[tuple[str, Callable[[], tuple[bool | None, str]]]] = [
@@ -53,7 +53,7 @@ def _judged(name: str, law: Callable[[], tuple[bool | None, str]]) -> Verdict:
         warnings.simplefilter("ignore", HealWarning)
         try:
             return Verdict(name, *law())
-        except Exception as error:  # a method of somebody else may fail in any way
+        except Exception as error:  # third-party methods may raise anything
             kind = "" if isinstance(error, HealError) else f"{type(error).__name__}: "
             return Verdict(name, False, kind + first_line(error))
 
@@ -69,7 +69,7 @@ def _ask(vlm: VLM, images: Sequence[Any], method: Method | None, trace: bool = F
 
 
 def _far(one: Answer, other: Answer) -> float:
-    """The largest difference of log-probabilities, infinite for other tokens."""
+    """The largest difference of log-probabilities, or infinity if tokens differ."""
     if one.token_ids != other.token_ids:
         return float("inf")
     return max(abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True))
@@ -83,7 +83,7 @@ def _runs(vlm: VLM, images: list[Image.Image], method: Method) -> tuple[bool, st
 
 def _neutral(vlm: VLM, images: list[Image.Image], neutral: Method | None) -> tuple[bool | None, str]:
     if neutral is None:
-        return None, "name the options that change nothing: --neutral strength=0"
+        return None, "give the options that change nothing: --neutral strength=0"
     pairs = zip(_ask(vlm, images, neutral), _ask(vlm, images, None), strict=True)
     far = max(_far(one, plain) for one, plain in pairs)
     return far == 0, f"log-probabilities differ by {far:.1g}"
@@ -98,13 +98,13 @@ def _row_alone(vlm: VLM, images: list[Image.Image], method: Method) -> tuple[boo
 
 
 def _honest(vlm: VLM, images: list[Image.Image], method: Method) -> tuple[bool, str]:
-    """What counts no change equals the plain model; what says why has counted none."""
+    """Rows without counted changes must equal the plain model and give a reason."""
     for row, (answer, plain) in enumerate(zip(_ask(vlm, images, method), _ask(vlm, images, None), strict=True)):
         assert answer.fired is not None
         if not answer.fired and _far(answer, plain) > TOLERANCE:
             return False, f"row {row} differs from the plain model, but no change was counted"
         if not answer.fired and not answer.fired.reason:
-            return False, f"row {row} was not changed, and nothing says why"
+            return False, f"row {row} was not changed, but no reason is given"
     return True, ""
 
 
@@ -127,7 +127,7 @@ def _nothing_remains(vlm: VLM, images: list[Image.Image], method: Method) -> tup
 
 
 def _footprint(model: Any) -> Any:
-    """Whatever attaching could leave behind."""
+    """Hooks, attributes, settings and weights that attaching could leave changed."""
     modules = dict(model.named_modules())
     hooks = {
         name: [len(vars(m)[kind]) for kind in sorted(vars(m)) if kind.endswith("_hooks")]

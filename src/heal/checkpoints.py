@@ -1,4 +1,4 @@
-"""Loading a checkpoint, and refusing one that would answer with weights, ids or settings it was not trained with."""
+"""Load a checkpoint, and reject it if weights, token ids or configuration do not match."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from heal import strict_json
 from heal.errors import CheckpointError, HealWarning, ModelError, first_line, shortened
 
 SHOWN = 3
-"""How many tensors of a kind a message names."""
+"""Number of tensors of a kind that a message names."""
 MOST_LAYERS = 10_000
-"""Transformers would build more one by one, for hours."""
+"""Building more layers would take hours."""
 POSITIVE = (
     "hidden_size embed_dim num_hidden_layers depth num_attention_heads num_heads "
     "num_key_value_heads head_dim vocab_size patch_size image_size max_position_embeddings"
 ).split()
 """Entries of a configuration that cannot be zero or negative."""
 BUFFERS = re.compile(r"(position_ids|inv_freq|num_batches_tracked|masked_bias|attn\.bias)$")
-"""Constants that older versions of transformers wrote into the file; today's code computes them."""
+"""Constants that older versions of transformers stored in the file. Current versions compute them."""
 FLOATS = ("F16", "BF16", "F32", "F64")
-"""Types of weights that need no explanation, as safetensors names them."""
+"""Names of unpacked weight types in safetensors."""
 OWN_IMAGE_ROW = ("paligemma", "gemma3", "gemma4", "gemma4_unified")
-"""Families whose image token may lie beyond the embedding table: their code never looks it up."""
+"""Families whose image token may be outside the embedding table, because their code never looks it up."""
 
 
 def load_processor(name: str, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def load_processor(name: str, **options: Any) -> Any:
 
     try:
         processor = AutoProcessor.from_pretrained(name, **options)
-    except Exception as error:  # a malformed file fails in as many ways as transformers has loaders
+    except Exception as error:  # malformed files raise many kinds of errors
         raise CheckpointError(
             f"no processor could be loaded from {name}: {first_line(error)}. A checkpoint needs its "
             "processor_config.json, tokenizer.json and chat_template.jinja beside the weights"
@@ -48,7 +48,7 @@ def load_processor(name: str, **options: Any) -> Any:
 
 
 def load_config(name: str, **options: Any) -> Any:
-    """The configuration, if it can be that of a model."""
+    """The configuration, if it is valid."""
     from transformers import AutoConfig, PreTrainedConfig
 
     try:
@@ -56,14 +56,14 @@ def load_config(name: str, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(name, **options)
     except CheckpointError:
         raise
-    except Exception as error:  # as many as there are configuration classes: ZeroDivisionError, AttributeError …
+    except Exception as error:  # configuration classes raise ZeroDivisionError, AttributeError …
         raise CheckpointError(f"the config.json of {name} cannot be used: {_said(error)}") from error
     check_vision_layer(name, config)
     return config
 
 
 def load_model(name: str, config: Any, allow_incomplete: bool, **options: Any) -> Any:
-    """The model, if the file has exactly its tensors. safetensors only."""
+    """The model, if the files contain exactly its tensors. safetensors only."""
     from transformers import AutoModelForImageTextToText
 
     try:
@@ -74,19 +74,19 @@ def load_model(name: str, config: Any, allow_incomplete: bool, **options: Any) -
             name,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that the message can name them
+            ignore_mismatched_sizes=True,  # so that the error message can name them
             **options,
         )
     except ModelError:
         raise
-    except Exception as error:  # AssertionError, KeyError … of any model class
+    except Exception as error:  # model classes raise AssertionError, KeyError …
         raise ModelError(f"{name} could not be loaded: {_said(error)}") from error
     check_tensors(name, info, allow_incomplete)
     return model
 
 
 def _said(error: BaseException) -> str:
-    """One line. transformers' validators put the reason into the second; a bare KeyError says only the key."""
+    """The error in one line. Validators of transformers put the reason into the second line."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else first_line(error)
     return text if isinstance(error, (OSError, ValueError, RuntimeError)) else f"{type(error).__name__}: {text}"
@@ -96,29 +96,32 @@ def _said(error: BaseException) -> str:
 
 
 def check_numbers(name: str, config: Mapping[str, Any]) -> None:
-    """Zero heads, a negative size: said here, before they become a ZeroDivisionError somewhere."""
+    """Reject zero heads, negative sizes and the like before they raise a ZeroDivisionError elsewhere."""
     for entry, value in config.items():
         if isinstance(value, Mapping):
             check_numbers(name, value)
         elif entry in POSITIVE and isinstance(value, (int, float)) and value < 1:
             raise CheckpointError(f"{entry} is {value} in the config.json of {name}: it must be 1 or more")
         elif entry in ("num_hidden_layers", "depth") and isinstance(value, int) and value > MOST_LAYERS:
-            raise CheckpointError(f"{entry} is {value} in the config.json of {name}: that cannot be meant")
+            raise CheckpointError(
+                f"{entry} is {value} in the config.json of {name}: at most {MOST_LAYERS} are allowed"
+            )
 
 
 def check_vision_layer(name: str, config: Any) -> None:
-    """That the layer whose features the model reads exists."""
+    """Check that the layer whose features the model reads exists."""
     depth = getattr(getattr(config, "vision_config", None), "num_hidden_layers", None)
     chosen = getattr(config, "vision_feature_layer", None)
     for layer in chosen if isinstance(chosen, (list, tuple)) else [chosen]:
         if isinstance(layer, int) and isinstance(depth, int) and not -depth - 1 <= layer <= depth:
             raise CheckpointError(
-                f"vision_feature_layer is {layer} in the config.json of {name}, but the vision tower has {depth}"
+                f"vision_feature_layer is {layer} in the config.json of {name}, but the vision tower has {depth} "
+                "layers"
             )
 
 
 def check_beside(folder: Path) -> None:
-    """What else lies in the folder, and what transformers would pass over without a word."""
+    """Check other files of the folder that transformers would ignore silently."""
     adapter, generation = folder / "adapter_config.json", folder / "generation_config.json"
     if adapter.is_file() and find_spec("peft") is None:
         raise CheckpointError(
@@ -137,7 +140,7 @@ def check_beside(folder: Path) -> None:
 
 
 def check_size(name: str, config: Any, trust_remote_code: bool) -> None:
-    """That the configuration describes no model far larger than the file: transformers would fill it at random."""
+    """Check that the configuration does not describe a much larger model, which would get random weights."""
     from transformers import AutoModelForImageTextToText
 
     path = Path(name)
@@ -150,14 +153,14 @@ def check_size(name: str, config: Any, trust_remote_code: bool) -> None:
     if wanted > 2 * there + 10**6:
         raise CheckpointError(
             f"{name}: config.json describes a model of {wanted:,} weights, but its files have {there:,}: they do not "
-            "belong together, or files are missing"
+            "match, or files are missing"
         )
 
 
 def _elements(path: Path) -> int:
     try:
         with safe_open(path, "pt") as file:
-            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (it is no mapping)
+            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
             packed = [
                 key for key, t in tensors.items() if not t.get_dtype().startswith(FLOATS) and not BUFFERS.search(key)
             ]
@@ -166,8 +169,7 @@ def _elements(path: Path) -> int:
         raise CheckpointError(f"{path} could not be loaded: {first_line(error)}. Download it again") from error
     if packed:
         raise CheckpointError(
-            f"{path} has packed weights ({_some(packed)}), but config.json has no quantization_config that says how "
-            "to read them"
+            f"{path} has packed weights ({_some(packed)}), but config.json has no quantization_config to read them"
         )
     return sum(int(torch.Size(shape).numel()) for shape in shapes)
 
@@ -176,7 +178,7 @@ def _elements(path: Path) -> int:
 
 
 def check_tensors(name: str, info: Mapping[str, Any], allow_incomplete: bool) -> None:
-    """That every tensor of the model came from the file, and every tensor of the file went into the model."""
+    """Check that model and files have the same tensors."""
     missing = [key for key in info["missing_keys"] if not BUFFERS.search(key)]
     unexpected = [key for key in info["unexpected_keys"] if not BUFFERS.search(key)]
     shapes = [f"{key} {list(file)} instead of {list(model)}" for key, file, model in info["mismatched_keys"]]
@@ -188,14 +190,14 @@ def check_tensors(name: str, info: Mapping[str, Any], allow_incomplete: bool) ->
     text = f"the weights of {name} do not fit its config.json: tensors " + ", ".join(found)
     if not allow_incomplete:
         raise CheckpointError(
-            f"{text}. What is missing would be random. Get the whole checkpoint, or allow it with "
+            f"{text}. Missing tensors would be random. Download the complete checkpoint, or allow it with "
             "allow_incomplete=True (--allow-incomplete)"
         )
-    warnings.warn(f"{text}. What is missing is random, so answers mean little", HealWarning, stacklevel=4)
+    warnings.warn(f"{text}. Missing tensors are random, so answers are unreliable", HealWarning, stacklevel=4)
 
 
 def _some(keys: Collection[str]) -> str:
-    """The first few, with numbers in their natural order."""
+    """The first few names, in natural order."""
     ordered = sorted(
         keys,
         key=lambda key: [(part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", key)],
@@ -203,11 +205,11 @@ def _some(keys: Collection[str]) -> str:
     return ", ".join(shortened(key, 120) for key in ordered[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
 
 
-# ── what belongs to both ──────────────────────────────────────────────────────────────────────────────────────
+# ── model and tokenizer ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_tokens(name: str, model: Any, processor: Any) -> None:
-    """That the model has a row for every id of the tokenizer, and both mean the same id by the image."""
+    """Check that the model has an embedding for every id of the tokenizer, and that both use the same image token."""
     tokenizer = getattr(processor, "tokenizer", processor)
     rows = model.get_input_embeddings().weight.shape[0]
     vocabulary = tokenizer.get_vocab()
@@ -218,7 +220,7 @@ def check_tokens(name: str, model: Any, processor: Any) -> None:
         number, word = beyond[-1]
         raise CheckpointError(
             f"the tokenizer of {name} has ids up to {number} ({shortened(word, 40)!r}), but the model has embeddings "
-            f"for {rows} ids: they do not belong together, or the embeddings were not resized"
+            f"for {rows} ids: they do not match, or the embeddings were not resized"
         )
     theirs, ours = getattr(processor, "image_token_id", None), getattr(model.config, "image_token_id", None)
     if isinstance(theirs, int) and isinstance(ours, int) and theirs != ours:

@@ -1,18 +1,18 @@
-"""Every error of this package. Each message says what is wrong and what to do."""
+"""The errors of this package. Each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
 
 class HealError(Exception):
-    """Base class: `except heal.errors.HealError` catches whatever this package raises on purpose."""
+    """Base class of all errors that this package raises."""
 
 
 class ConfigError(HealError, ValueError):
-    """An option has a value that makes no sense (alpha outside (0, 1), unknown strategy, interval < 1 …)."""
+    """An option has an invalid value (alpha outside (0, 1), unknown strategy, interval < 1 …)."""
 
 
 class ImageError(HealError, ValueError):
-    """An image is missing, unreadable, or their number does not match the prompt."""
+    """An image is missing or unreadable, or the number of images does not match the prompt."""
 
 
 class PromptError(HealError, ValueError):
@@ -20,7 +20,7 @@ class PromptError(HealError, ValueError):
 
 
 class ModelError(HealError):
-    """A model cannot be loaded, or its architecture cannot take part."""
+    """A model cannot be loaded, or its architecture is not supported."""
 
 
 class CheckpointError(ModelError):
@@ -28,15 +28,15 @@ class CheckpointError(ModelError):
 
 
 class UnsupportedError(HealError):
-    """A way of generating that cannot work with the method (assisted decoding, continuous batching …)."""
+    """The method does not support this way of generating (assisted decoding, continuous batching …)."""
 
 
 class AttachmentError(HealError, RuntimeError):
-    """A method is attached where another one already is."""
+    """Another method is already attached to the model."""
 
 
 class BusyError(AttachmentError):
-    """Another thread uses the model, and it did not become free in the time that was given."""
+    """Another thread uses the model, and did not release it within the timeout."""
 
 
 class ClosedError(HealError):
@@ -52,7 +52,7 @@ class TraceError(HealError, ValueError):
 
 
 class DataError(HealError, ValueError):
-    """Benchmark data or answers are missing, broken, or do not belong together."""
+    """Benchmark data or answers are missing, broken, or do not match."""
 
 
 class RunError(HealError):
@@ -60,7 +60,7 @@ class RunError(HealError):
 
 
 class FileError(HealError, OSError):
-    """A file cannot be written: the path is a folder or a symbolic link, the disk is full, it is not allowed …"""
+    """A file cannot be written: the path is a folder or a symbolic link, the disk is full, permission is denied …"""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path} cannot be written: {reason}")
@@ -72,21 +72,21 @@ class MissingPackageError(HealError, ImportError):
 
 
 class HealWarning(UserWarning):
-    """Something is probably not what you want: for example, a run in which nothing was changed."""
+    """A likely mistake, for example a run in which nothing was changed."""
 
 
 class InputWarning(HealWarning):
-    """A picture or a prompt is used in a way that may not be meant. Given once, also within a run."""
+    """An image or a prompt is used in a way that may not be intended. Issued once, also within a run."""
 
 
 def shortened(text: object, limit: int = 300) -> str:
-    """Foreign text for a message: one line, cut with an ellipsis, control characters written as escapes."""
+    """External text for a message: one line, cut with an ellipsis, control characters escaped."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-    """What an error of another library says, or its type if it says nothing."""
+    """The message of an error of another library, or its type if it has no message."""
     lines = str(error).strip().splitlines()
     return shortened(lines[0].rstrip(".:") if lines else type(error).__name__, limit)

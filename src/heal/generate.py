@@ -1,4 +1,4 @@
-"""From a request to answers: log-probabilities, time, proof of effect and traces."""
+"""Generate answers for a request, with log-probabilities, times, counted changes and traces."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ Finish = Literal["stop", "length", "closed"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said, how sure it was, how long it took, and whether the method did anything."""
+    """A generated answer with log-probabilities, times, and what the method changed."""
 
     text: str
     token_ids: tuple[int, ...]
-    """With the end-of-sequence token, if the model stopped by itself."""
+    """Includes the end-of-sequence token, if the model generated one."""
     logprobs: tuple[float, ...]
-    """Of each token under the model's own distribution, before temperature and other processors."""
+    """Log-probability of each token before temperature and other logits processors."""
     finish: Finish
     prompt_tokens: int
     seconds: float
-    """For the whole batch that the answer was generated in."""
+    """Time of the whole batch."""
     first_token_seconds: float
     fired: Fired | None = None
-    """None when no method was used."""
+    """None if no method was used."""
     trace: Trace | None = None
 
     @property
     def seconds_per_token(self) -> float:
-        """After the first token; NaN for an answer of one token."""
+        """Time per token after the first one. NaN for an answer of one token."""
         later = len(self.token_ids) - 1
         return (self.seconds - self.first_token_seconds) / later if later else float("nan")
 
@@ -61,10 +61,10 @@ def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **o
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
     if clash := sorted(set(options) & set(request.arguments)):
-        raise ConfigError(f"{clash[0]} is made from the images and prompts: leave it out")
+        raise ConfigError(f"{clash[0]} is computed from the images and prompts: leave it out")
     options |= method.generate_options() if method is not None else {}
     attached = observer() if trace and method is None else method
-    # beams move between rows, and a compiled model may not call hooks: then the logits of all steps are kept
+    # beams move between rows, and a compiled model may not call hooks: store the logits of all steps
     if vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model):
         options["output_logits"] = True
     recorder = Recorder(vlm.model)
@@ -85,7 +85,7 @@ def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **o
 
 
 def _attached(vlm: VLM, request: Request, method: Method | None, trace: bool) -> Any:
-    """The context in which the method is attached; it gives None without one."""
+    """The context in which the method is attached, or a null context without a method."""
     if method is None:
         return nullcontext()
     special = vlm.tokenizer.all_special_ids
@@ -94,7 +94,7 @@ def _attached(vlm: VLM, request: Request, method: Method | None, trace: bool) ->
 
 @contextmanager
 def _clear_refusals(recorder: Recorder) -> Iterator[None]:
-    """Errors of transformers before the first token, as a ConfigError. A RuntimeError is passed on as it is."""
+    """Convert errors of transformers before the first token into a ConfigError, except RuntimeError."""
     try:
         yield
     except HealError:
@@ -104,13 +104,13 @@ def _clear_refusals(recorder: Recorder) -> Iterator[None]:
             raise
         raise ConfigError(
             f"generate() failed before the first token: {first_line(error)}. Check the options, and that the "
-            "processor belongs to the model"
+            "processor matches the model"
         ) from error
 
 
 @dataclass(frozen=True)
 class _Finished:
-    """A generation that has ended, with everything that its answers are made from."""
+    """A finished generation, with everything that is needed to build its answers."""
 
     vlm: VLM
     request: Request
@@ -121,9 +121,9 @@ class _Finished:
     end_tokens: frozenset[int]
     handle: Handle | None
     method: Method | None
-    """The method that was asked for."""
+    """The requested method."""
     traced: Method | None
-    """The method whose measurements make the trace; None without a trace."""
+    """The method whose measurements are in the trace. None without a trace."""
 
     def answer(self, row: int) -> Answer:
         """The answer in one row of the output."""
@@ -150,7 +150,7 @@ class _Finished:
         )
 
     def _rows_of_tokens(self, row: int, count: int) -> list[int]:
-        """The row of the batch in which each token was generated: beams move between rows."""
+        """The row of the batch in which each token was generated, because beams move between rows."""
         beams = getattr(self.output, "beam_indices", None)
         return beams[row, :count].tolist() if beams is not None else [row] * count
 
@@ -162,7 +162,9 @@ class _Finished:
             steps = zip(logits, at, ids, strict=False)
             found = tuple(float(step[r].float().log_softmax(-1)[token]) for step, r, token in steps)
         if len(found) != len(ids):
-            raise HealError(f"{len(ids)} tokens but {len(found)} log-probabilities: the model did not call its hooks")
+            raise HealError(
+                f"{len(ids)} tokens, but {len(found)} log-probabilities: the model did not call its hooks"
+            )
         return found
 
 
@@ -173,7 +175,7 @@ def _end_tokens(given: Any) -> frozenset[int]:
 
 
 def _until_end(ids: list[int], end_tokens: frozenset[int]) -> tuple[list[int], Finish]:
-    """The tokens up to the first end token, without the padding behind it."""
+    """The tokens up to the first end token, without the padding after it."""
     for at, token in enumerate(ids):
         if token in end_tokens:
             return ids[: at + 1], "stop"

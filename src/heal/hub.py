@@ -1,4 +1,4 @@
-"""Where a checkpoint is: in a folder, in the local cache of the hub, or on the hub, which must answer quickly."""
+"""Locate a checkpoint: in a folder, in the local cache of the hub, or on the hub."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from heal import strict_json
 from heal.errors import CheckpointError, first_line, shortened
 
 PATIENCE = 3.0
-"""Seconds that the hub has for each step of an answer; twice that for all of it."""
-ALIKE = 0.8
-"""How alike a name and a folder must be for the name to be a slip."""
+"""Timeout in seconds for each step of a request to the hub. The whole request may take twice as long."""
+SIMILAR = 0.8
+"""Minimum similarity of a name and a folder to report a probable typo."""
 ENOUGH = 2000
-"""Folders that are looked at for a hint."""
+"""Maximum number of folders to search for a hint."""
 BUILT_IN = ("embedded", "random")
 
 
 def located(name_or_path: str | Path, revision: str | None = None) -> tuple[str, bool]:
-    """What to load, and whether no network is needed for it. Raises at once for what cannot be there."""
+    """The name or path to load, and whether it is local. Raises immediately if it cannot exist."""
     name = str(name_or_path)
     path = Path(name).expanduser() if name.startswith("~") else Path(name)
     if name.strip() and _exists(path):
@@ -36,17 +36,17 @@ def located(name_or_path: str | Path, revision: str | None = None) -> tuple[str,
         return name, True
     if slip := _slip(name):
         raise CheckpointError(
-            f"there is no checkpoint at {shown}: did you mean {slip}? If you mean a model of the hub, download it "
-            f"first (hf download {shown})"
+            f"there is no checkpoint at {shown}: did you mean {slip}? For a model of the hub, download it first "
+            f"(hf download {shown})"
         )
     _reach(name)
     return name, False
 
 
 def check_folder(path: Path) -> None:
-    """That it has the files of a checkpoint."""
+    """Check that the folder has the files of a checkpoint."""
     if not path.is_dir() or not (path / "config.json").is_file():
-        raise CheckpointError(f"{path} is not a checkpoint: it needs to be a folder with a config.json")
+        raise CheckpointError(f"{path} is not a checkpoint: it must be a folder with a config.json")
     if not any(path.glob("*.safetensors")):
         raise CheckpointError(
             f"{path} has no *.safetensors weights: convert older formats with transformers' save_pretrained"
@@ -56,12 +56,12 @@ def check_folder(path: Path) -> None:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 
 def _is_path(name: str) -> bool:
-    """A name on the hub has one slash at most, and neither begins nor ends with a sign of a path."""
+    """Whether it is a path. A name on the hub has at most one slash, and does not start like a path."""
     return (
         name.startswith((".", "~", "/"))
         or name.endswith("/")
@@ -85,7 +85,7 @@ def _legal(name: str) -> bool:
 
 
 def cached(name: str, revision: str | None = None) -> bool:
-    """Whether an earlier download is whole: configuration, processor and every file of weights."""
+    """Whether an earlier download is complete: configuration, processor and all weights."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -107,13 +107,13 @@ def cached(name: str, revision: str | None = None) -> bool:
 
 
 def _reach(name: str) -> None:
-    """One quick question, before transformers asks many and waits minutes for each."""
+    """Send one quick request before transformers sends many with long timeouts."""
     from huggingface_hub import constants
 
     shown = shortened(name, 120)
     if constants.is_offline_mode():
         raise CheckpointError(
-            f"{shown} is neither a folder nor whole in the local cache, and HF_HUB_OFFLINE forbids to ask the hub"
+            f"{shown} is neither a folder nor complete in the local cache, and HF_HUB_OFFLINE disables the hub"
         )
     answer: list[Any] = []
     asking = threading.Thread(target=_ask, args=(f"{constants.ENDPOINT}/api/models/{name}", answer), daemon=True)
@@ -123,18 +123,18 @@ def _reach(name: str) -> None:
     if not isinstance(status, int) or status >= 500:
         said = f"HTTP {status}" if isinstance(status, int) else status
         raise CheckpointError(
-            f"{shown} is neither a folder nor whole in the local cache, and the hub at {constants.ENDPOINT} does not "
-            f"answer ({said}). Check the name and the network, or download the model where there is one"
+            f"{shown} is neither a folder nor complete in the local cache, and the hub at {constants.ENDPOINT} does "
+            f"not answer ({said}). Check the name and the network, or download the model on a machine with access"
         )
 
 
 def _ask(url: str, answer: list[Any]) -> None:
-    """Any answer will do: what may be read is for transformers to find out."""
+    """Append the status code. Any response is enough, because transformers checks the permissions."""
     from huggingface_hub.utils import get_session
 
     try:
         answer.append(get_session().head(url, timeout=PATIENCE).status_code)
-    except Exception as error:  # of whichever library the hub's client is made with
+    except Exception as error:  # depends on the HTTP library of the hub's client
         answer.append(first_line(error, 120))
 
 
@@ -147,16 +147,16 @@ def _hint(path: Path) -> str:
 
 
 def _slip(name: str) -> str | None:
-    """A checkpoint on disk, or a built-in model, whose name is all but this one."""
-    if "/" not in name and (near := get_close_matches(name, BUILT_IN, 1, ALIKE)):
+    """A checkpoint on disk, or a built-in model, with a very similar name."""
+    if "/" not in name and (near := get_close_matches(name, BUILT_IN, 1, SIMILAR)):
         return near[0]
     found = _nearest(Path(name))
     good = found and (Path(found) / "config.json").is_file()
-    return found if good and SequenceMatcher(None, name, str(found)).ratio() >= ALIKE else None
+    return found if good and SequenceMatcher(None, name, str(found)).ratio() >= SIMILAR else None
 
 
 def _nearest(path: Path) -> str | None:
-    """The folder that is most like it, part by part."""
+    """The most similar folder, part by part."""
     parts = path.parts
     start, rest = (Path(parts[0]), parts[1:]) if path.is_absolute() else (Path(), parts)
     here = [start]
@@ -164,14 +164,14 @@ def _nearest(path: Path) -> str | None:
         if part == "..":
             here = [folder / part for folder in here]
             continue
-        here = [folder / name for folder in here for name in _alike(folder, part)]
+        here = [folder / name for folder in here for name in _similar(folder, part)]
         if not here:
             return None
     best = max(here, key=lambda folder: SequenceMatcher(None, str(path), str(folder)).ratio())
     return shortened(best, 120)
 
 
-def _alike(folder: Path, part: str) -> list[str]:
+def _similar(folder: Path, part: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry, _ in zip(entries, range(ENOUGH), strict=False) if entry.is_dir()]

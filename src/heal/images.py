@@ -1,17 +1,17 @@
-"""Pictures of every kind as 8-bit RGB, the way a person would see them; what cannot be shown so is refused.
+"""Convert images of every kind to 8-bit RGB as they would be displayed. Ambiguous images are rejected.
 
 | kind | rule |
 |---|---|
 | 8-bit grey, palette, CMYK, YCbCr, HSV, 1 bit | Pillow's conversion |
 | CIELAB | to sRGB, by a colour profile |
 | 16-bit (grey files, uint16 arrays) | 0–65535 becomes 0–255 |
-| other integers (mode I, int32 arrays …) | 0–255 as it is; else 0–65535 becomes 0–255; else refused |
-| floats (mode F, float arrays) | 0–1 becomes 0–255; else 0–255 as it is; else refused, as are NaN and infinity |
+| other integers (mode I, int32 arrays …) | 0–255 unchanged; else 0–65535 becomes 0–255; else rejected |
+| floats (mode F, float arrays) | 0–1 becomes 0–255; else 0–255 unchanged; else rejected, as are NaN and infinity |
 | transparency | composited on white |
 | EXIF orientation | applied |
 | several frames | the first one |
 
-Rules that depend on the values, 16-bit scaling and visible transparency are said once per kind, in a HealWarning.
+Rules that depend on the values, 16-bit scaling and visible transparency issue a HealWarning once per kind.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from heal.errors import ConfigError, ImageError, InputWarning, first_line, short
 Picture = str | Path | Image.Image | np.ndarray
 
 MAX_PIXELS = 64_000_000
-"""The largest picture that is decoded, unless HEAL_MAX_PIXELS or `max_pixels` says otherwise: about 200 MB as RGB."""
+"""Default limit of pixels (about 200 MB as RGB). HEAL_MAX_PIXELS and `max_pixels` override it."""
 LIMIT = "HEAL_MAX_PIXELS"
 SIXTEEN = 65535
 END_OF_JPEG2000 = b"\xff\xd9"
-"""Its decoder fills up a cut file without a word. The marker occurs nowhere inside of the data."""
+"""The decoder silently fills up a truncated file. The marker does not occur inside the data."""
 
-_noted: set[str] = set()  # kinds of conversion that were said already
-_opening = threading.Lock()  # filters of warnings belong to the whole process
+_noted: set[str] = set()  # kinds of conversion that were reported already
+_opening = threading.Lock()  # warning filters are global to the process
 
 
 def open_image(picture: Picture, max_pixels: int | None = None) -> Image.Image:
-    """An RGB picture from a path, a PIL image or an array [height, width(, 1, 3 or 4 channels)]."""
+    """An RGB image from a path, a PIL image or an array [height, width(, 1, 3 or 4 channels)]."""
     limit = max_pixels if max_pixels is not None else _limit()
     if isinstance(picture, Image.Image):
-        return _from_pil(picture, "the picture", limit)
+        return _from_pil(picture, "the image", limit)
     if isinstance(picture, np.ndarray):
         return _from_array(picture, limit)
     if not isinstance(picture, (str, Path)):
-        raise ImageError(f"a picture is a path, a PIL image or an array, not {type(picture).__name__}")
+        raise ImageError(f"an image must be a path, a PIL image or an array, not {type(picture).__name__}")
     where = shortened(picture)
     if not _is_file(Path(picture)):
-        hint = ": an address is not fetched, download it first" if "://" in str(picture) else ""
+        hint = ": URLs are not fetched, download it first" if "://" in str(picture) else ""
         raise ImageError(f"there is no image at {where}{hint}")
     try:
         with _opened(Path(picture)) as file:
             if file.format == "JPEG2000" and END_OF_JPEG2000 not in Path(picture).read_bytes():
-                raise ImageError(f"{where} cannot be read as an image: the file is cut")
+                raise ImageError(f"{where} cannot be read as an image: the file is truncated")
             return _from_pil(file, where, limit)
     except ImageError:
         raise
@@ -65,7 +65,7 @@ def open_image(picture: Picture, max_pixels: int | None = None) -> Image.Image:
             f"{where} has more pixels than Pillow decodes. If you trust it, raise PIL.Image.MAX_IMAGE_PIXELS and "
             f"{LIMIT}"
         ) from None
-    except Exception as error:  # as when it is decoded
+    except Exception as error:  # decoders raise many kinds of errors
         raise ImageError(f"{where} cannot be read as an image: {first_line(error)}") from error
 
 
@@ -81,28 +81,28 @@ def _limit() -> int:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long, a folder that may not be entered
+    except OSError:  # the name is too long, or the folder is not accessible
         return False
 
 
 def _opened(path: Path) -> Image.Image:
-    """Pillow reads the header only. Its warning about large pictures is ours to give."""
+    """Read the header only, without Pillow's warning about large images: `_check_size` replaces it."""
     with _opening, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path)
 
 
 def _from_pil(image: Image.Image, where: str, limit: int) -> Image.Image:
-    """Decoded only after its size is known to be sane."""
+    """Decode an image after checking its size."""
     _check_size(image.width, image.height, where, limit)
     try:
         image.load()
-        with suppress(Exception):  # a broken EXIF block tells no orientation
+        with suppress(Exception):  # a broken EXIF block has no orientation
             image = ImageOps.exif_transpose(image)
         return _rgb(image, where)
     except ImageError:
         raise
-    except Exception as error:  # decoders fail in many ways: RuntimeError (AVIF), struct.error, IndexError …
+    except Exception as error:  # decoders raise RuntimeError (AVIF), struct.error, IndexError …
         raise ImageError(f"{where} cannot be read as an image: {first_line(error)}") from error
 
 
@@ -111,8 +111,8 @@ def _check_size(width: int, height: int, where: str, limit: int) -> None:
         raise ImageError(f"{where} must have pixels, not the size {width} × {height}")
     if width * height > limit:
         raise ImageError(
-            f"{where} has {width} × {height} pixels, more than the {limit:,} that are decoded: make it smaller, or "
-            f"set {LIMIT} (max_pixels of VLM)"
+            f"{where} has {width} × {height} pixels, more than the limit of {limit:,}: make it smaller, or set "
+            f"{LIMIT} (max_pixels of VLM)"
         )
 
 
@@ -126,7 +126,7 @@ def _rgb(image: Image.Image, where: str) -> Image.Image:
 
         lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
         found = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
-        assert found is not None  # it is when done in place
+        assert found is not None  # None only if converted in place
         return found
     if image.has_transparency_data:
         return _on_white(image.convert("LA") if image.mode == "La" else image)
@@ -134,7 +134,7 @@ def _rgb(image: Image.Image, where: str) -> Image.Image:
 
 
 def _with_key(grey: np.ndarray, image: Image.Image) -> Image.Image:
-    """Grey pictures of more than 8 bits have no alpha, but a PNG may name one of their values transparent."""
+    """Grey images of more than 8 bits have no alpha, but a PNG may declare one value transparent."""
     key = image.info.get("transparency")
     if not isinstance(key, int):
         return Image.fromarray(grey).convert("RGB")
@@ -146,16 +146,16 @@ def _on_white(image: Image.Image) -> Image.Image:
     image = image.convert("RGBA")
     if np.asarray(image.getchannel("A")).min() == 255:  # opaque
         return image.convert("RGB")
-    _note("transparent", "transparent parts of a picture are shown on white")
+    _note("transparent", "transparent parts of an image are shown on white")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image).convert("RGB")
 
 
 def _from_array(array: np.ndarray, limit: int) -> Image.Image:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        raise ImageError(f"an array picture must be [height, width] or [height, width, 3], not {array.shape}")
+        raise ImageError(f"an image array must be [height, width] or [height, width, 3], not {array.shape}")
     if 0 in array.shape:
-        raise ImageError(f"an array picture must have pixels, not the shape {array.shape}")
+        raise ImageError(f"an image array must have pixels, not the shape {array.shape}")
     _check_size(array.shape[1], array.shape[0], "the array", limit)
     pixels = array if array.dtype == np.uint8 else _scaled(array, "the array")
     if pixels.ndim == 3 and pixels.shape[2] == 1:
@@ -164,7 +164,7 @@ def _from_array(array: np.ndarray, limit: int) -> Image.Image:
 
 
 def _scaled(values: np.ndarray, where: str) -> np.ndarray:
-    """8 bits, by the rules above."""
+    """Scale to 8 bits, by the rules above."""
     kind = values.dtype.kind
     if kind == "b":
         return np.where(values, 255, 0).astype(np.uint8)
@@ -174,23 +174,23 @@ def _scaled(values: np.ndarray, where: str) -> np.ndarray:
         raise ImageError(f"{where} has values that are not finite (NaN or infinity)")
     low, high = values.min(), values.max()
     if kind == "u" and values.dtype.itemsize == 2:  # of either byte order
-        _note("uint16", f"a 16-bit picture is scaled from 0–{SIXTEEN} to 0–255: one that uses fewer bits looks dark")
+        _note("uint16", f"a 16-bit image is scaled from 0–{SIXTEEN} to 0–255: one that uses fewer bits looks dark")
         top = SIXTEEN
     else:
         tops = (1, 255) if kind == "f" else (255, SIXTEEN)
         fitting = [top for top in tops if low >= 0 and high <= top]
         if not fitting:
             raise ImageError(
-                f"{where} has values from {low:.6g} to {high:.6g}, and nothing tells what is black and white: scale "
-                f"it to 0–{tops[0]} or 0–{tops[1]}"
+                f"{where} has values from {low:.6g} to {high:.6g}, so black and white are unknown: scale it to "
+                f"0–{tops[0]} or 0–{tops[1]}"
             )
         top = fitting[0]
-        _note(f"{kind}{top}", f"a picture of {values.dtype} is taken to go from 0 to {top}, as its values suggest")
+        _note(f"{kind}{top}", f"an image of {values.dtype} is assumed to range from 0 to {top}, based on its values")
     return np.rint(values.astype(np.float32) * np.float32(255 / top)).astype(np.uint8)
 
 
 def _note(kind: str, text: str) -> None:
-    """Once per kind and process: a data set has thousands of pictures of one kind."""
+    """Warn once per kind and process, because a dataset has thousands of images of one kind."""
     if kind not in _noted:
         _noted.add(kind)
         warnings.warn(text, InputWarning, stacklevel=2)

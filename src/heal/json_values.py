@@ -1,4 +1,4 @@
-"""Values as strict JSON can hold them."""
+"""Convert values to strict JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def json_values(value: Any) -> Any:
-    """JSON has neither NaN (null here) nor infinity (a text here), tuples nor paths; UTF-8 has no lone surrogates."""
+    """Replace NaN by null, infinity, paths and lone surrogates by strings, and tuples by lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     if isinstance(value, Mapping):
@@ -22,5 +22,5 @@ def json_values(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Half a surrogate pair, as in the name of an odd file, becomes the six characters \\udc80."""
+    """Lone surrogates, as in undecodable file names, become six characters like \\udc80."""
     return text.encode(errors="backslashreplace").decode() if not text.isascii() else text

@@ -1,4 +1,4 @@
-"""Prompts as chat messages, and chat messages as the text that a model reads."""
+"""Convert prompts to chat messages, and render chat messages as the text that a model reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_chat(prompt: Any) -> bool:
 def paired(images: Any, prompts: Any) -> list[tuple[Any, Any]]:
     """A list of prompts, each with its images."""
     if not isinstance(prompts, Sequence):
-        raise PromptError(f"a prompt is a text or chat messages, not {type(prompts).__name__}")
+        raise PromptError(f"a prompt must be a string or chat messages, not {type(prompts).__name__}")
     if len(prompts) == 0:
         raise PromptError("there is no prompt")
     given = [None] * len(prompts) if images is None else images
@@ -41,7 +41,7 @@ def paired(images: Any, prompts: Any) -> list[tuple[Any, Any]]:
 
 
 def as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
-    """Messages with a place for each image."""
+    """Chat messages with a placeholder for each image."""
     if isinstance(prompt, str):
         if not prompt.strip():
             raise PromptError(f"{where} is empty")
@@ -49,7 +49,7 @@ def as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
         return [{"role": "user", "content": content}]
     if not is_chat(prompt) or not all(_is_message(m) for m in prompt):
         raise PromptError(
-            f"{where} must be text, or chat messages with a role and a content: a text, or a list of "
+            f"{where} must be text, or chat messages with a role and a content: a string, or a list of "
             '{"type": "image"} and {"type": "text", "text": …}'
         )
     if not any(m["content"] for m in prompt):
@@ -58,7 +58,7 @@ def as_chat(prompt: Any, images: int, where: str) -> list[dict[str, Any]]:
 
 
 def without_images(messages: Messages) -> tuple[dict[str, Any], ...]:
-    """Roles and texts alone, with the places of the images: what can be stored as JSON."""
+    """Roles, texts and image placeholders, which can be stored as JSON."""
     return tuple(
         {"role": m["role"], "content": c if isinstance(c := m["content"], str) else [_part(p) for p in c]}
         for m in messages
@@ -70,26 +70,26 @@ def _part(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check(messages: list[dict[str, Any]], images: int, image_token: str | None, where: str) -> None:
-    """That there is a place for each image, and that the text is text."""
+    """Check that there is a placeholder for each image, and that the text is valid."""
     parts = [p for m in messages if not isinstance(m["content"], str) for p in m["content"]]
     placeholders = sum(part.get("type") == "image" for part in parts)
     for words in _words(messages):
         if image_token and image_token in words:
-            raise PromptError(f"{where} writes {image_token} itself: give the image beside the text instead")
+            raise PromptError(f"{where} contains {image_token}: pass the image separately instead")
         if "\0" in words:
             raise PromptError(f"{where} has a NUL character at position {words.index(chr(0))}: remove it")
         try:
             words.encode()
         except UnicodeEncodeError as error:
             raise PromptError(
-                f"{where} is no valid text: half of a surrogate pair at position {error.start}. Decode it as UTF-8"
+                f"{where} is not valid text: lone surrogate at position {error.start}. Decode it as UTF-8"
             ) from None
     if placeholders != images:
-        raise ImageError(f"{where} has places for {placeholders} images, but {images} were given")
+        raise ImageError(f"{where} has placeholders for {placeholders} images, but {images} were given")
 
 
 def render(processor: Any, messages: list[dict[str, Any]], where: str) -> str:
-    """What the model reads. Base models have no chat format: images first, then the text."""
+    """The text that the model reads. Base models have no chat format: images first, then the text."""
     from jinja2 import TemplateSyntaxError
 
     if getattr(processor, "chat_template", None) is None:
@@ -98,16 +98,16 @@ def render(processor: Any, messages: list[dict[str, Any]], where: str) -> str:
         return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateSyntaxError as error:
         raise CheckpointError(f"the chat template is broken at line {error.lineno}: {first_line(error)}") from error
-    except Exception as error:  # a template is a program: it may divide by zero
-        raise PromptError(f"{where} is refused by the model's chat template: {first_line(error)}") from error
+    except Exception as error:  # a template is a program that may raise anything
+        raise PromptError(f"{where} is rejected by the model's chat template: {first_line(error)}") from error
 
 
 def check_template(processor: Any, name: str) -> None:
-    """That the chat template can write one question about one image."""
+    """Check that the chat template can render a question about an image."""
     try:
         render(processor, [dict(message) for message in TRIAL], "a question about an image")
     except (CheckpointError, PromptError) as error:
-        raise CheckpointError(f"{name} cannot be asked: {error}. Mend its chat_template.jinja") from error
+        raise CheckpointError(f"{name} cannot be used: {error}. Fix its chat_template.jinja") from error
 
 
 def _without_template(messages: list[dict[str, Any]], token: str) -> str:
@@ -118,7 +118,7 @@ def _without_template(messages: list[dict[str, Any]], token: str) -> str:
 
 
 def _words(messages: list[dict[str, Any]]) -> list[str]:
-    """Every piece of text, and the names of the roles."""
+    """All texts and role names."""
     contents = [m["content"] for m in messages]
     parts = [p for c in contents if not isinstance(c, str) for p in c]
     texts = [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]

@@ -15,9 +15,9 @@ from heal.errors import NonFiniteError
 
 
 class Recorder:
-    """Watches the forward passes of a model in this thread: log-probabilities of the chosen tokens, and the time.
+    """Records log-probabilities of the chosen tokens and times from the forward passes of a model in this thread.
 
-    It expects one pass per token. A search that looks ahead must return the `logits` of its tokens instead.
+    It expects one pass per token. A search with look-ahead must return the `logits` of its tokens instead.
     """
 
     def __init__(self, model: Any) -> None:
@@ -45,14 +45,14 @@ class Recorder:
             return  # a plain pass of another thread
         ids = kwargs.get("input_ids")
         if self.last is not None and ids is not None and ids.shape[0] == self.last.shape[0]:
-            # without a cache the input is the whole sequence: the newest token is its last
+            # without a cache, the input is the whole sequence, and its last token is the newest
             self.chosen.append(self.last.gather(1, ids[:, -1:].to(self.last.device))[:, 0])
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if threading.get_ident() != self.thread:
             return
         logits = output.logits[:, -1].float()
-        if not bool((logits < torch.inf).all()):  # −inf is how some models forbid a token
+        if not bool((logits < torch.inf).all()):  # some models forbid tokens with −inf
             raise NonFiniteError(
                 f"the model's output is not finite at step {len(self.chosen)}: load it in bfloat16 or float32"
             )
@@ -60,7 +60,7 @@ class Recorder:
         self.first = self.first or time.perf_counter()
 
     def logprobs(self, row: int, ids: Sequence[int]) -> tuple[float, ...]:
-        """Of the tokens of one row. Without beams rows stay in place; the last token is never read as an input."""
+        """Log-probabilities of one row's tokens, without beams. The last token is never an input of the model."""
         past = [float(step[row]) for step in self.chosen[: len(ids)]]
         if len(past) < len(ids):
             assert self.last is not None

@@ -1,4 +1,4 @@
-"""A batch of prompts, ready for a model."""
+"""A batch of prompts as model inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heal.engine.source import Source
 
 @dataclass(frozen=True)
 class Request:
-    """What a model is given for a batch of prompts, and what that was made from."""
+    """The model inputs for a batch of prompts, and the source they were made from."""
 
     arguments: dict[str, Any]
     """Tensors for generate(), padded on the left."""
@@ -18,4 +18,4 @@ class Request:
     messages: tuple[tuple[dict[str, Any], ...], ...]
     """The chat messages of each prompt, without the images themselves."""
     first: int = 0
-    """Index of its first prompt among all prompts of the call."""
+    """Index of the first prompt among all prompts of the call."""

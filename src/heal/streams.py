@@ -1,4 +1,4 @@
-"""An answer piece by piece: a generation in its own thread, and the stream that reads it."""
+"""Streaming: a generation in its own thread, and the stream that reads it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from heal.vlm import VLM
 
 CLOSING = 30.0
-"""Seconds that closing a stream waits for its last token: a running pass cannot be interrupted."""
+"""Seconds to wait for the last token when a stream is closed. A running pass cannot be interrupted."""
 
 
 class _Job:
-    """A generation in its own thread. It has no reference to its stream, so the stream can be garbage-collected."""
+    """A generation in its own thread. It holds no reference to its stream, so the stream can be garbage-collected."""
 
     def __init__(self, vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> None:
         from transformers import StoppingCriteriaList, TextIteratorStreamer
@@ -45,7 +45,7 @@ class _Job:
         self.thread = threading.Thread(target=self._work, name="heal-stream", daemon=True)
 
     def start(self, timeout: float | None) -> None:
-        """If this thread has the model's session (a method is attached here), the job takes part in it."""
+        """Start the thread. If this thread holds the model's session (a method is attached), the job joins it."""
         lock = lock_of(self._vlm.model)
         self._timeout, self._guest = timeout, lock.mine
         ready = threading.Event()
@@ -62,7 +62,7 @@ class _Job:
         try:
             with lock.turn(self._timeout, self.stop):
                 self.answers = generate(self._vlm, self._request, self._method, self._trace, **self._options)
-        except BaseException as error:  # carried to the reader's thread
+        except BaseException as error:  # raised again in the reader's thread
             self.error = error
         finally:
             lock.dismiss(threading.get_ident())
@@ -83,7 +83,7 @@ _jobs: weakref.WeakSet[_Job] = weakref.WeakSet()
 
 @atexit.register
 def _finish_all() -> None:
-    """A thread that computes while the interpreter ends would abort the process."""
+    """Stop all jobs. A thread that computes at interpreter exit would abort the process."""
     for job in list(_jobs):
         job.stop.set()
     for job in list(_jobs):
@@ -124,7 +124,7 @@ class Stream:
             raise self._job.error
 
     def close(self) -> None:
-        """Stop after the current token. The answer is what was generated until then, with finish = "closed"."""
+        """Stop after the current token. The answer contains the text so far, with finish = "closed"."""
         self._job.finish()
 
     @property
@@ -133,7 +133,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer; waits for its end."""
+        """The complete answer. Waits until it is generated."""
         job = self._job
         job.thread.join()
         if job.answers:

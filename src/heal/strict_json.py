@@ -1,7 +1,7 @@
-"""JSON and JSON lines, read strictly: the one place where this package reads either.
+"""Strict reading of JSON and JSON lines, used everywhere in this package.
 
-The standard library accepts what no two programs agree on: a key that occurs twice, NaN, half a surrogate pair. Here
-each of these is an error, as are files that are too large, too deep, not UTF-8, or no files at all.
+The standard library accepts duplicate keys, NaN and lone surrogates. Here each of these is an error, as are files
+that are too large, nested too deeply, not UTF-8, or not regular files.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 from heal.errors import DataError, HealError, shortened
 
 MAX_BYTES = 2 << 30
-"""The annotations of COCO are 0.5 GB."""
+"""For comparison: the annotations of COCO have 0.5 GB."""
 MAX_DEPTH = 64
 MAX_DIGITS = 100
-"""Of a whole number: whatever is shorter can also be a float."""
+"""Maximum digits of an integer, so that it can be converted to float."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Broken(ValueError):
-    """The text is not JSON at all, as when a program was stopped while writing it."""
+    """The text is not JSON, for example because its writer was interrupted."""
 
 
 class Refused(ValueError):
@@ -34,9 +34,9 @@ class Refused(ValueError):
 
 
 def parse(text: str, surrogates: bool = False) -> Any:
-    """One JSON value. Raises `Broken` or `Refused`, whose messages say what is wrong.
+    """One JSON value. Raises `Broken` or `Refused`.
 
-    `surrogates` allows halves of surrogate pairs, which cannot be written as UTF-8.
+    `surrogates` allows lone surrogates, which cannot be encoded as UTF-8.
     """
     try:
         value = json.loads(
@@ -61,7 +61,7 @@ def decode(data: bytes) -> str:
 
 
 def read_bytes(path: Path, error: type[HealError] = DataError, source: str = "") -> bytes:
-    """The whole file. `source` says where official data comes from."""
+    """The whole file. `source` names the origin of official data in the error message."""
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
@@ -80,7 +80,7 @@ def read_bytes(path: Path, error: type[HealError] = DataError, source: str = "")
 
 
 def read_text(path: Path, error: type[HealError] = DataError, source: str = "") -> str:
-    """The whole file; an empty one is an error."""
+    """The whole file as text. An empty file is an error."""
     data = read_bytes(path, error, source)
     try:
         text = decode(data)
@@ -97,7 +97,7 @@ def read(path: Path, error: type[HealError] = DataError, source: str = "") -> An
 
 
 def parsed(text: str, path: Path, error: type[HealError] = DataError) -> Any:
-    """The value of a text that was read from this file."""
+    """The value of a text that was read from `path`."""
     try:
         return parse(text)
     except Broken as problem:
@@ -107,8 +107,8 @@ def parsed(text: str, path: Path, error: type[HealError] = DataError) -> Any:
 
 
 def lines(text: str, path: Path, error: type[HealError] = DataError) -> Iterator[tuple[int, Any]]:
-    """The number and the value of every line that is not blank."""
-    # str.splitlines would also cut at characters that may stand inside a JSON string (U+2028 and others)
+    """The number and the value of every non-blank line."""
+    # str.splitlines would also split at characters that are valid in JSON strings (U+2028 and others)
     rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in rows:
         try:
@@ -121,7 +121,7 @@ def lines(text: str, path: Path, error: type[HealError] = DataError) -> Iterator
             raise error(f"{path}, line {number} cannot be used: {problem}") from problem
 
 
-# ── what the standard library lets pass ───────────────────────────────────────────────────────────────────
+# ── checks missing in the standard library─────────────────────────────────────────────────────────────────
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _check_strings(value: Any) -> None:
-    """A lone surrogate cannot be written to any file."""
+    """Reject lone surrogates, which cannot be written to a file."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -1,4 +1,4 @@
-"""What was measured during one generation: a value that can be compared, saved, loaded and tabulated."""
+"""The measurements of one generation, as a value that can be compared, saved, loaded and tabulated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 2
-"""Version of the file format. Format 1 had no prompt, images or log-probabilities; newer formats are refused."""
+"""Version of the file format. Format 1 had no prompt, images or log-probabilities. Newer formats are rejected."""
 
 _SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
 _DTYPES = dict.fromkeys(_SCORES, "float32") | {"types": "uint8", "refreshed": "bool", "token_ids": "int64"}
@@ -39,11 +39,11 @@ _THUMBNAIL = "thumbnail_{}"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """Scores, factors and types of every head at every generated token, and the prompt they were measured with.
+    """Scores, factors and types of every head at every generated token, and the prompt.
 
-    Every method has tokens and log-probabilities. What it does not measure is NaN, and the types are
-    `HeadType.UNKNOWN`. Images are stored as fingerprints with thumbnails of at most 256 pixels and 32 KiB
-    (`heal.trace_parts`), so a file grows with the number of images, not with their size.
+    Every method has tokens and log-probabilities. Values that a method does not measure are NaN, and types
+    `HeadType.UNKNOWN`. Images are stored as hashes with thumbnails of at most 256 pixels and 32 KiB
+    (`heal.trace_parts`), so that the file size depends on the number of images, not on their size.
     """
 
     visual: Float32[np.ndarray, "step layer head"]
@@ -51,13 +51,13 @@ class Trace:
     synergy: Float32[np.ndarray, "step layer head"]
     total: Float32[np.ndarray, "step layer head"]
     contribution: Float32[np.ndarray, "step layer head"]
-    """Causal contribution: how much the layer's output changes when noise replaces the head's."""
+    """Causal contribution: how much the output of the layer changes if noise replaces the output of the head."""
     beta: Float32[np.ndarray, "step layer head"]
     gamma: Float32[np.ndarray, "step layer head"]
     types: UInt8[np.ndarray, "step layer head"]
-    """Values of `heal.HeadType`, as they acted at that step."""
+    """Values of `heal.HeadType` in effect at that step."""
     refreshed: Bool[np.ndarray, " step"]
-    """Steps whose scores made new types."""
+    """Steps at which the head types were refreshed."""
     token_ids: Int64[np.ndarray, " step"]
     tokens: tuple[str, ...]
     """The piece of text of each token."""
@@ -66,9 +66,9 @@ class Trace:
     """The method and the options of the generation, as plain JSON."""
     seed: int
     versions: dict[str, str]
-    """Versions of the packages that took part."""
+    """Package versions."""
     logprobs: Float32[np.ndarray, " step"] = None  # type: ignore[assignment]
-    """Of each token, as in `Answer.logprobs`; all NaN if left out, and in files of format 1."""
+    """Log-probability of each token, as in `Answer.logprobs`. NaN if not given, and in files of format 1."""
     prompt: str = ""
     """The text that the model read, rendered by the chat template, with one placeholder per image."""
     messages: tuple[dict[str, Any], ...] = ()
@@ -76,11 +76,11 @@ class Trace:
     images: tuple[TracedImage, ...] = ()
     """The images of the prompt, in order."""
     visual_positions: tuple[VisualSpan, ...] = ()
-    """Where the visual tokens are in the prompt, in order."""
+    """The spans of visual tokens in the prompt, in order."""
     prompt_tokens: int | None = None
-    """Length of the prompt without padding; None in files of format 1."""
+    """Length of the prompt without padding. None in files of format 1."""
 
-    # Wrong fields get the messages below, not those of a runtime type checker.
+    # Invalid fields raise the errors below instead of those of a runtime type checker.
     __no_type_check__ = True
 
     def __post_init__(self) -> None:
@@ -134,13 +134,13 @@ class Trace:
 
     @property
     def alpha_vis(self) -> Float32[np.ndarray, "step layer head"]:
-        """The visual share of the mix; NaN where one of the two is not positive or was not computed."""
+        """The visual share of mixed heads. NaN if one of the scores is not positive or was not measured."""
         mixed = (self.visual > 0) & (self.language > 0)
         share = np.full_like(self.visual, np.nan)
         return np.divide(self.visual, self.visual + self.language, out=share, where=mixed)
 
     def mean_alpha(self, types: int | Iterable[int] | None = None) -> Float32[np.ndarray, " step"]:
-        """Mean α_vis per step over the heads of these types (default: synergy); NaN where there is none."""
+        """Mean α_vis per step over the heads of these types (default: synergy). NaN if there are none."""
         if types is None:
             from heal.analysis.taxonomy import HeadType
 
@@ -153,7 +153,7 @@ class Trace:
         return np.divide(total, number, out=np.full(self.steps, np.nan, np.float32), where=number > 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """One safetensors file. It appears whole or not at all; missing folders are made."""
+        """Write one safetensors file atomically. Missing folders are created."""
         arrays = {name: getattr(self, name) for name in _DTYPES}
         for index, image in enumerate(self.images):
             arrays[_THUMBNAIL.format(index)] = np.frombuffer(image.thumbnail, np.uint8)
@@ -176,11 +176,11 @@ class Trace:
                 small = {n: file.get_tensor(n) for n in file.keys() if n.startswith(_THUMBNAIL[:-2])}  # noqa: SIM118
         except TraceError:
             raise
-        # safetensors refuses in several ways: a type that numpy lacks, a header cut off, no permission
+        # safetensors raises several kinds of errors: unknown types, truncated headers, no permission
         except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise TraceError(f"{path} is not a trace, or is damaged: {error}") from error
         try:
-            record = strict_json.parse(metadata["record"], surrogates=True)  # a token may be a part of an emoji
+            record = strict_json.parse(metadata["record"], surrogates=True)  # a token may be part of an emoji
             if version == 1:
                 return cls(**arrays, **{name: record[name] for name in _RECORD_1})
             images = tuple(_image(index, told, small) for index, told in enumerate(record["images"]))
@@ -189,7 +189,7 @@ class Trace:
             raise TraceError(f"{path} is a damaged trace: {error}") from error
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Long form: one row per step, layer and head, with types by their names."""
+        """Long format: one row per step, layer and head, with the names of the types."""
         with optional():
             import pandas as pd
 
@@ -198,7 +198,7 @@ class Trace:
         names = {int(kind): kind.label for kind in HeadType}
         strange = set(np.unique(self.types).tolist()) - set(names)
         if strange:
-            raise TraceError(f"types hold values that are no HeadType: {sorted(strange)}")
+            raise TraceError(f"types contain values that are not in HeadType: {sorted(strange)}")
         step, layer, head = (index.ravel() for index in np.indices(self.types.shape))
         columns: dict[str, Any] = {
             "step": step,
@@ -231,18 +231,18 @@ def _checked(name: str, array: object, dtype: str, shape: tuple[int, ...]) -> np
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
         found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
         raise TraceError(f"{name} must be a numpy array of {dtype} {list(shape)}, got {found}")
-    # A copy, read-only: a trace does not change with the buffers it was made from.
+    # A read-only copy, so that a trace does not change with the original buffer.
     copy = np.array(array, order="C")
     copy.setflags(write=False)
     return copy
 
 
 def _plain(name: str, value: object) -> dict[str, Any]:
-    """What JSON would give back, so that a loaded trace equals the saved one (tuples become lists)."""
+    """The value after a JSON round trip, so that a loaded trace equals the saved one (tuples become lists)."""
     try:
         found = json.loads(json.dumps(json_values(value)))
     except (TypeError, ValueError, RecursionError) as error:
-        raise TraceError(f"{name} must be made of what JSON can hold: {error}") from error
+        raise TraceError(f"{name} must be JSON-serialisable: {error}") from error
     if not isinstance(found, dict):
         raise TraceError(f"{name} must be a dict, got {type(value).__name__}")
     return found

@@ -1,4 +1,4 @@
-"""What a trace stores about a prompt: fingerprints and thumbnails of its images, and the spans of visual tokens."""
+"""The parts of a trace that describe the prompt: image hashes, thumbnails, and the spans of visual tokens."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from PIL import Image
 from heal.errors import TraceError
 
 THUMBNAIL_SIDE = 256
-"""The longest side of a thumbnail in pixels."""
+"""Maximum side of a thumbnail in pixels."""
 THUMBNAIL_BYTES = 32 * 1024
-"""The largest thumbnail, encoded."""
+"""Maximum size of an encoded thumbnail."""
 QUALITIES = (85, 70, 50, 30, 10)
-"""JPEG qualities that are tried, best first. Random noise of 256 × 256 pixels fits at 50."""
+"""JPEG qualities to try, best first. Random noise of 256 × 256 pixels fits at 50."""
 
 
 @dataclass(frozen=True)
 class TracedImage:
-    """One image of a prompt: which one it was, how large, and what it looked like.
+    """The hash, size and thumbnail of one image of a prompt.
 
-    The thumbnail has at most `THUMBNAIL_SIDE` pixels on its longest side and `THUMBNAIL_BYTES` bytes, for any image.
+    The thumbnail has at most `THUMBNAIL_SIDE` pixels on its longest side and at most `THUMBNAIL_BYTES` bytes.
     """
 
     sha256: str
-    """Of the RGB pixels, row by row, as the processor received them (in hexadecimal)."""
+    """Hash of the RGB pixels, row by row, as the processor received them (hexadecimal)."""
     width: int
     height: int
     thumbnail: bytes
-    """PNG where that is small enough, else JPEG."""
+    """PNG if small enough, otherwise JPEG."""
 
-    # Wrong fields get the messages below, not those of a runtime type checker.
+    # Invalid fields raise the errors below instead of those of a runtime type checker.
     __no_type_check__ = True
 
     def __post_init__(self) -> None:
@@ -62,11 +62,11 @@ class VisualSpan(NamedTuple):
     start: int
     stop: int
     image: int | None = None
-    """The index of the image that the tokens show; None if it cannot be told."""
+    """The index of the image, or None if it cannot be determined."""
 
 
 def check_spans(spans: object, images: int, tokens: int | None) -> tuple[VisualSpan, ...]:
-    """The spans as they are stored: in order, without overlap, inside the prompt."""
+    """Check that the spans are in order, do not overlap, and are inside the prompt."""
     if not isinstance(spans, (list, tuple)):
         raise TraceError(f"visual_positions must be a tuple of (start, stop, image), got {type(spans).__name__}")
     found, end = [], 0
@@ -103,6 +103,6 @@ def _thumbnail(rgb: Image.Image) -> bytes:
 
 def _encoded(image: Image.Image, **options: object) -> bytes:
     buffer = io.BytesIO()
-    image.info.clear()  # metadata such as a colour profile has no bound
+    image.info.clear()  # metadata such as a colour profile can have any size
     image.save(buffer, **options)  # type: ignore[arg-type]
     return buffer.getvalue()

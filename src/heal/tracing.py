@@ -1,4 +1,4 @@
-"""From the records of a generation to the trace of one answer."""
+"""Build the trace of an answer from the records of its generation."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def versions() -> dict[str, str]:
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """What each token adds to the text, so that together they are the text.
+    """The text that each token adds. Joined, the pieces are the whole text.
 
-    A token decoded alone may lose the space before it, and half a character is nothing until the other half comes.
+    A token decoded alone may lose its leading space, and an incomplete character adds nothing until it is complete.
     """
     found, before = [], ""
     for end in range(1, len(ids) + 1):
@@ -46,7 +46,7 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Generated:
-    """The tokens of one answer, and the prompt that they answer."""
+    """The tokens of one answer, and its prompt."""
 
     ids: tuple[int, ...]
     at: tuple[int, ...]
@@ -58,12 +58,12 @@ class Generated:
 
 
 def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) -> Trace:
-    """What was measured when these tokens were generated. What was not measured is NaN, or of unknown type."""
+    """The measurements at each generated token. Missing values are NaN, and missing types unknown."""
     layout, ids = handle.attachment.layout, generated.ids
     generation = handle.attachment.latest
     records = [] if generation is None else generation.state.records
     if records and len(records) < len(ids):
-        raise HealError(f"{len(ids)} tokens but only {len(records)} steps were measured")
+        raise HealError(f"{len(ids)} tokens, but only {len(records)} steps were measured")
     steps = list(zip(records, generated.at, strict=False))
     shape = (len(ids), len(layout.layers), layout.heads)
 
@@ -109,11 +109,11 @@ def _prompt(request: Request, row: int, visual_ids: frozenset[int]) -> dict[str,
 def visual_spans(
     visual: Sequence[bool], placeholders: Sequence[int], sizes: Sequence[tuple[int, int]]
 ) -> tuple[VisualSpan, ...]:
-    """Runs of visual tokens, each with its image where that can be told.
+    """Runs of visual tokens, each with its image if it can be determined.
 
-    `placeholders`: how many image placeholders stand side by side at each place of the text. `sizes`: of the images.
-    A processor may write several runs for one image, or one run for several images. Images side by side are told
-    apart if they have one size, because they have equally many tokens then.
+    `placeholders` are the lengths of the runs of adjacent image placeholders in the text, `sizes` the image sizes. A
+    processor may create several runs for one image, or one run for several images. Adjacent images can be separated
+    if they have the same size, because they have the same number of tokens then.
     """
     edges = np.flatnonzero(np.diff(np.array([False, *visual, False], dtype=np.int8))).tolist()
     runs = list(zip(edges[::2], edges[1::2], strict=True))
@@ -134,7 +134,7 @@ def visual_spans(
 
 
 def _placeholders(text: str, token: str | None) -> list[int]:
-    """How many image placeholders stand side by side at each place of a text."""
+    """The lengths of the runs of adjacent image placeholders in a text."""
     return (
         [len(found.group()) // len(token) for found in re.finditer(f"(?:{re.escape(token)})+", text)] if token else []
     )

@@ -1,4 +1,4 @@
-"""Values of options, from the words of a command line or from Python. What is not clearly meant is an error."""
+"""Convert and check option values from the command line or from Python. Ambiguous values are errors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from heal.errors import ConfigError, shortened
 
 LARGEST = 1e15
-"""Beyond this no option means anything, and squares and single precision overflow."""
+"""Maximum absolute value of a number. Larger values overflow single precision when squared."""
 HIGHEST_LAYER = 9_999
-"""Numbers of layers go up to this: more than any model has, and little enough to be listed."""
+"""Maximum layer index: more than any model has, and few enough to list."""
 YES = ("true", "yes", "on", "1")
 NO = ("false", "no", "off", "0")
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 18
-"""So that every whole number fits 64 bits."""
+"""Maximum digits of a whole number, so that it fits into 64 bits."""
 
 
 def boolean(text: str, where: str) -> bool:
@@ -43,7 +43,7 @@ def whole(text: str, where: str) -> int:
 
 
 def number(text: str, where: str) -> float:
-    """A number or inf; never NaN."""
+    """A number or inf, but not NaN."""
     word = text.strip().lower()
     if word.lstrip("+-") == "inf":
         return float(word)
@@ -55,7 +55,7 @@ def number(text: str, where: str) -> float:
 
 
 def items(text: str, owner: str, known: Sequence[str] | None = None) -> dict[str, str]:
-    """The words of `a=1,b=2`, each option once; of what is known, if that is told."""
+    """The items of `a=1,b=2`. Each option may occur once, and must be in `known` if given."""
     found: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = item.partition("=")
@@ -69,7 +69,7 @@ def items(text: str, owner: str, known: Sequence[str] | None = None) -> dict[str
 
 
 def convert(text: str, hint: Any, where: str) -> Any:
-    """Text to the type of a field: of a union, the first member that fits, None before the others."""
+    """Convert text to the type of a field. For a union, the first member that fits, with None first."""
     if _is_union(hint):
         for member in sorted(get_args(hint), key=lambda m: m is not NoneType):
             try:
@@ -77,7 +77,7 @@ def convert(text: str, hint: Any, where: str) -> Any:
             except ConfigError:
                 continue
         if (listed := next((m for m in get_args(hint) if get_origin(m) is tuple), None)) is not None:
-            return convert(text, listed, where)  # for its message
+            return convert(text, listed, where)  # for its error message
     elif hint is NoneType and text.lower() == "none":
         return None
     elif get_origin(hint) is Literal and text in get_args(hint):
@@ -102,13 +102,13 @@ def _is_union(hint: Any) -> bool:
 
 
 def _wanted(hint: Any) -> str:
-    """What an option takes, in words."""
+    """A description of the values that an option accepts."""
     if _is_union(hint):
         return " or ".join(_wanted(member) for member in get_args(hint))
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
     words = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
-    return words.get(hint, "a text")
+    return words.get(hint, "a string")
 
 
 def _ranges(text: str, where: str) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def _ranges(text: str, where: str) -> tuple[int, ...]:
             raise ConfigError(f"{where} cannot be {text!r}: write numbers and ranges as 0+4+8-11")
         low, high = _layer(first, where), _layer(last or first, where)
         if high < low:
-            raise ConfigError(f"{where} cannot be {text!r}: {part} ends before it begins")
+            raise ConfigError(f"{where} cannot be {text!r}: the range {part} ends before it starts")
         for layer in range(low, high + 1):
             if layer in found:
                 raise ConfigError(f"{where} names layer {layer} twice")
@@ -140,7 +140,7 @@ def _layer(text: str, where: str) -> int:
 
 
 def check_types(configuration: Any) -> None:
-    """That every field of a dataclass has its own type; comparisons of other types would end in a TypeError."""
+    """Check that the fields of a dataclass have the declared types."""
     kind: Any = type(configuration)
     hints = _hints(kind)
     for name in (field.name for field in fields(configuration) if field.init):
@@ -171,12 +171,12 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _said(hint: Any) -> str:
-    """A type in words."""
+    """A description of a type."""
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(dict.fromkeys(_said(part) for part in get_args(hint)))
     if get_origin(hint) is tuple:
         return f"a tuple of {_said(get_args(hint)[0]).removeprefix('a ')}s"
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", NoneType: "None"}
     names |= {Mapping: "a mapping"}
     kind = str if get_origin(hint) is Literal else get_origin(hint) or hint
     return names.get(kind) or f"a {getattr(kind, '__name__', kind)}"

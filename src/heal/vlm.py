@@ -12,6 +12,7 @@ from PIL import Image
 
 from heal import prompts as chat
 from heal.checkpoints import check_tokens, load_config, load_model, load_processor
+from heal.devices import cuda_indices, existing_device, torch_dtype
 from heal.engine.decoding import check_seed
 from heal.engine.locks import lock_of
 from heal.engine.source import Source
@@ -27,7 +28,7 @@ from heal.streams import Stream
 __all__ = ["EMBEDDED", "VLM", "Messages", "Picture", "existing_device", "open_image", "torch_dtype"]
 
 EMBEDDED = Path(__file__).parent / "data" / "model"
-"""Folder of the embedded model: an ordinary checkpoint."""
+"""Checkpoint folder of the embedded model."""
 
 
 class VLM:
@@ -39,9 +40,9 @@ class VLM:
         self.tokenizer = getattr(processor, "tokenizer", processor)
         self.name = name or type(model).__name__
         self.max_pixels: int | None = None
-        """The largest picture that is decoded; None: HEAL_MAX_PIXELS (environment), or `heal.images.MAX_PIXELS`."""
+        """Limit of pixels per image. None: the environment variable HEAL_MAX_PIXELS or `heal.images.MAX_PIXELS`."""
         self.knows = ""
-        """What kind of pictures it knows, if it knows one only: "scenes" of the miniature world."""
+        """The only kind of images that the model was trained on, such as "scenes" of the miniature world."""
         self._warned: set[str] = set()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
@@ -57,12 +58,12 @@ class VLM:
         trust_remote_code: bool = False,
         allow_incomplete: bool = False,
     ) -> VLM:
-        """A folder or a hub name. safetensors only; code from a checkpoint runs only if you say so.
+        """Load a folder or a model of the hub. safetensors only. Code from a checkpoint needs `trust_remote_code`.
 
-        `device_map="auto"` spreads a large model over several GPUs; `device` puts a small one in one place. A
-        checkpoint whose tensors are not exactly those of its configuration is refused, because transformers fills
-        the gaps with random weights; `allow_incomplete` loads it with a warning. A model that is whole in the hub's
-        local cache is loaded from there, without asking for a newer one.
+        `device_map="auto"` distributes a large model over several GPUs; `device` selects one device. A checkpoint
+        whose tensors do not match its configuration is rejected, because transformers would use random weights;
+        `allow_incomplete` loads it with a warning. A model that is complete in the local cache of the hub is loaded
+        from there, without checking for updates.
         """
         if device is not None and device_map is not None:
             raise ConfigError("give either device or device_map, not both")
@@ -88,14 +89,14 @@ class VLM:
 
     @classmethod
     def embedded(cls, dtype: str | torch.dtype = "float32", device: str | torch.device | None = None) -> VLM:
-        """The small LLaVA that comes with this package, trained on the miniature world; nothing is downloaded."""
+        """The small LLaVA of this package, trained on the miniature world. Nothing is downloaded."""
         vlm = cls.load(EMBEDDED, dtype=dtype, device=device)
         vlm.name = "embedded"
         return vlm
 
     @classmethod
     def random(cls, seed: int = 0) -> VLM:
-        """A tiny LLaVA with random weights, made on the spot. It knows nothing; it is for trying things out."""
+        """A tiny LLaVA with random weights, for tests."""
         from heal.random_llava import random_llava, random_processor
 
         return cls(random_llava(seed), random_processor(), "random")
@@ -105,7 +106,7 @@ class VLM:
         return self.model.device
 
     def option(self, name: str, given: Mapping[str, Any]) -> Any:
-        """An option of generate(): as given, or as the given or the model's own configuration has it."""
+        """An option of generate(): the given value, or that of the given or the model's generation config."""
         configs = (given.get("generation_config"), self.model.generation_config)
         found = [given.get(name), *(getattr(config, name, None) for config in configs if config is not None)]
         return next((value for value in found if value is not None), None)
@@ -122,15 +123,15 @@ class VLM:
         timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Any:
-        """An Answer, a list of them for a list of prompts, or a Stream (see `stream`).
+        """An Answer, a list of answers for a list of prompts, or a Stream (see `stream`).
 
-        One prompt (text or chat messages) goes with one image, a list of images, or None; a list of prompts with a
-        list of such. `seed` fixes sampling without touching the global generator. With num_return_sequences = n
-        there are n answers for each prompt, one after the other. A method may be written as on the command line:
-        `"heal:interval=5"`. Calls from several threads take turns; `timeout`: the most seconds to wait for one.
+        One prompt (text or chat messages) takes one image, a list of images, or None. A list of prompts takes a list
+        of these. `seed` makes sampling reproducible without changing the global generator. num_return_sequences = n
+        gives n consecutive answers per prompt. A method can be given as on the command line: `"heal:interval=5"`.
+        Calls from several threads run one at a time; `timeout` is the maximum number of seconds to wait.
 
-        A method with `one_sample` generates the prompts of a list one after the other, each without padding. All
-        prompts are checked first. Each starts from the same `seed`, so it gets the answers that it gets alone.
+        A method with `one_sample` generates the prompts of a list one by one, without padding. All prompts are
+        checked first. Each starts from the same `seed`, so that it gets the same answers as alone.
         """
         method = _as_method(method)
         if seed is not None:
@@ -138,7 +139,7 @@ class VLM:
         single = isinstance(prompts, str) or chat.is_chat(prompts)
         if stream:
             if not single:
-                raise ConfigError("a stream is for one prompt: give a single prompt, or stream=False")
+                raise ConfigError("a stream takes one prompt: give a single prompt, or stream=False")
             if seed is not None:
                 raise ConfigError("a stream shares the global generator with its reader: use seed with stream=False")
             prompt = cast("str | Messages", prompts)
@@ -147,7 +148,7 @@ class VLM:
         with lock_of(self.model).turn(timeout):
             answers: list[Answer] = []
             for request in self._requests(rows, getattr(method, "one_sample", False), generate_kwargs):
-                with torch.random.fork_rng(devices=_devices(self.device), enabled=seed is not None):
+                with torch.random.fork_rng(devices=cuda_indices(self.device), enabled=seed is not None):
                     if seed is not None:
                         torch.manual_seed(seed)
                     answers += generate(self, request, method, trace, **generate_kwargs)
@@ -163,18 +164,18 @@ class VLM:
         timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Stream:
-        """The answer to one prompt, piece by piece, while it is generated."""
+        """Stream the answer to one prompt while it is generated."""
         with lock_of(self.model).turn(timeout):
             request = self.request([images], [prompt])
             self._check_length(request.arguments, generate_kwargs)
         return Stream(self, request, _as_method(method), trace, timeout, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
-        """The arguments of the model for a batch, padded on the left."""
+        """The model inputs for a batch, padded on the left."""
         return self.request(images, prompts).arguments
 
     def request(self, images: Sequence[Any], prompts: Sequence[Any], first: int = 0) -> Request:
-        """A batch for the model. `first`: the index of its first prompt, for messages about it."""
+        """A batch for the model. `first` is the index of its first prompt in error messages."""
         texts, messages, pictures = [], [], []
         for index, (given, prompt) in enumerate(zip(images, prompts, strict=True), first):
             own = _own(given, index)
@@ -186,15 +187,15 @@ class VLM:
         source = Source(self.processor, tuple(texts), tuple(pictures))
         try:
             batch = source.inputs(source.images)
-        except Exception as error:  # each processor has checks of its own
+        except Exception as error:  # each processor has its own checks
             kind = ImageError if flat else PromptError
-            raise kind(f"the processor cannot take the images with the prompts: {first_line(error)}") from error
+            raise kind(f"the processor rejects the images or the prompts: {first_line(error)}") from error
         arguments = {name: self._placed(value) for name, value in batch.items()}
         visual = self._visual(arguments["input_ids"])
         if visual is not None and (blind := [i for i, row in enumerate(pictures) if row and not visual[i].any()]):
             raise CheckpointError(
-                f"the image of prompt {first + blind[0]} has no place in what the model reads: the chat template or "
-                "the processor of the checkpoint leaves it out"
+                f"the image of prompt {first + blind[0]} has no tokens in the model input: the chat template or the "
+                "processor of the checkpoint drops it"
             )
         return Request(arguments, source, tuple(map(chat.without_images, messages)), first)
 
@@ -210,7 +211,7 @@ class VLM:
         return found
 
     def _placed(self, value: Any) -> Any:
-        """A tensor on the model's device, in its type if it is a floating-point one."""
+        """Move a tensor to the model's device, and floating-point tensors to its type."""
         if not isinstance(value, torch.Tensor):
             return value
         return value.to(self.device, self.model.dtype if torch.is_floating_point(value) else None)
@@ -221,14 +222,14 @@ class VLM:
         return messages
 
     def _visual(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Which positions are those of images or videos; None if the model does not say."""
+        """Positions of images and videos, or None if the model does not define their tokens."""
         config = self.model.config
         known = [getattr(config, name, None) for name in ("image_token_id", "video_token_id")]
         tokens = [token for token in known if isinstance(token, int)]
         return torch.isin(ids, torch.tensor(tokens, device=ids.device)) if tokens else None
 
     def _check_length(self, inputs: Mapping[str, Any], options: Mapping[str, Any], first: int = 0) -> None:
-        """That prompt and answer fit into the positions that the model was trained with."""
+        """Check that prompt and answer fit into the positions that the model was trained with."""
         text = self.model.config.get_text_config()
         limit = getattr(text, "max_position_embeddings", None)
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -253,7 +254,7 @@ class VLM:
             self._warn(
                 "length",
                 f"a prompt of {longest} tokens with up to {new} new ones may exceed the {limit} positions that the "
-                "model was trained with: what it says beyond them is not to be trusted. Lower max_new_tokens",
+                "model was trained with: text beyond them is unreliable. Lower max_new_tokens",
             )
 
     def _check_world(self, pictures: Sequence[Image.Image]) -> None:
@@ -264,12 +265,12 @@ class VLM:
         if any(map(unlike_scenes, pictures)):
             self._warn(
                 "world",
-                "a picture does not look like a scene of the miniature world. The embedded model knows nothing else, "
-                "so its answer means nothing: load a real checkpoint for photos",
+                "an image does not look like a scene of the miniature world. The embedded model was trained on such "
+                "scenes only, so its answer is meaningless: load a real checkpoint for photos",
             )
 
     def _warn(self, kind: str, text: str) -> None:
-        """Once per model."""
+        """Warn once per model and kind."""
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(text, InputWarning, stacklevel=4)
@@ -281,13 +282,13 @@ def _own(given: Any, index: int) -> list[Any]:
         return [] if given is None else [given]
     if not isinstance(given, Sequence):
         raise ImageError(
-            f"the image of prompt {index} is a path, a PIL image or an array, not {type(given).__name__}"
+            f"the image of prompt {index} must be a path, a PIL image or an array, not {type(given).__name__}"
         )
     return list(given)
 
 
 def _as_method(given: Any) -> Method | None:
-    """As given, or read from text."""
+    """The given method, or the method that a string describes."""
     if isinstance(given, str):
         from heal.methods.parsing import parse
 
@@ -297,28 +298,4 @@ def _as_method(given: Any) -> Method | None:
     shown = (
         f"the class {given.__name__}: write {given.__name__}()" if isinstance(given, type) else type(given).__name__
     )
-    raise ConfigError(f'a method is a Method, a text like "heal:interval=5" or None, not {shown}')
-
-
-def torch_dtype(dtype: str | torch.dtype, auto: Any = "auto") -> Any:
-    """A floating-point type by its name; `auto` is whatever the checkpoint has."""
-    if isinstance(dtype, torch.dtype) or dtype == "auto":
-        return auto if dtype == "auto" else dtype
-    names = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-    found = getattr(torch, names.get(dtype, dtype), None) if dtype else None
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConfigError(f"dtype cannot be {dtype!r}: choose auto, float32, bfloat16 or float16")
-    return found
-
-
-def existing_device(device: str | torch.device) -> torch.device:
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"there is no device {str(device)!r} here: {first_line(error)}") from error
-    return place
-
-
-def _devices(device: torch.device) -> list[int]:
-    return [device.index or 0] if device.type == "cuda" else []
+    raise ConfigError(f'a method must be a Method, a string like "heal:interval=5" or None, not {shown}')

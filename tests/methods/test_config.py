@@ -43,6 +43,10 @@ WRONG: list[tuple[str, Any, str]] = [
 pytestmark = pytest.mark.usefixtures("without_type_checker")
 
 
+def option(name: str, value: Any) -> dict[str, Any]:
+    return {name: value}
+
+
 @pytest.mark.parametrize(("name", "value", "advice"), WRONG)
 def test_wrong_value_is_refused(name: str, value: Any, advice: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} .*{advice}.*"):
@@ -228,7 +232,7 @@ def test_parse(text: str, expected: HEAL) -> None:
         ("heal:layers=0+", "heal:layers cannot be '0\\+'"),
         ("heal:layers=2-", "heal:layers cannot be '2-'"),
         ("heal:layers=-1", "heal:layers cannot be '-1'"),
-        ("heal:layers=3-1", "3-1 ends before it begins"),
+        ("heal:layers=3-1", "the range 3-1 ends before it starts"),
         ("heal:name=other", "name"),
         ("heal:alpha=1", "alpha must lie strictly between 0 and 1"),
         ("heal:alpha=nan", "heal:alpha cannot be 'nan'"),

@@ -255,7 +255,7 @@ def test_without_a_cache_the_answer_is_the_same(vlm: VLM, picture: bool) -> None
         ({"max_new_tokens": 0}, "max_new_tokens cannot be"),
         ({"seed": -1}, "seed must be"),
         ({"seed": 2**64}, "seed must be"),
-        ({"input_ids": None}, "input_ids is made from the images and prompts"),
+        ({"input_ids": None}, "input_ids is computed from the images and prompts"),
         ({"no_such_option": 1}, "failed before the first token"),
         ({"cache_implementation": True}, "failed before the first token"),
     ],

@@ -152,7 +152,7 @@ ABSURD: dict[str, tuple[dict[str, Any], str]] = {
     "no key heads": ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
     "negative": ({"num_attention_heads": -8}, "num_attention_heads is -8"),
     "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-    "endless layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000 .* that cannot be meant"),
+    "endless layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000 .* at most 10000 are allowed"),
     "odd heads": ({"num_attention_heads": 7}, "cannot be used: .*hidden size .* not a multiple"),
     "text for a number": ({"hidden_size": "x"}, "cannot be used: .*'hidden_size' expected int"),
     "no positions": ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
@@ -208,11 +208,11 @@ def test_tokenizer_with_more_ids_than_the_model(copied: Path) -> None:
     [
         (
             "{% for m in messages %}",
-            "cannot be asked: the chat template is broken at line 1: Unexpected end of template",
+            "cannot be used: the chat template is broken at line 1: Unexpected end of template",
         ),
-        ("{{ messages[0].no.where }}", "refused by the model's chat template: 'dict object' has no attribute 'no'"),
-        ("{{ 1 / 0 }}", "refused by the model's chat template: division by zero"),
-        ("{{ raise_exception('never') }}", "refused by the model's chat template: never"),
+        ("{{ messages[0].no.where }}", "rejected by the model's chat template: 'dict object' has no attribute 'no'"),
+        ("{{ 1 / 0 }}", "rejected by the model's chat template: division by zero"),
+        ("{{ raise_exception('never') }}", "rejected by the model's chat template: never"),
     ],
 )
 def test_broken_chat_template(copied: Path, template: str, message: str) -> None:
@@ -229,7 +229,7 @@ def test_template_that_refuses_one_prompt(own: VLM) -> None:
     assert ask(own).finish == "length"
     talk = [{"role": "user", "content": "what"}, {"role": "assistant", "content": "a dog"}]
     with pytest.raises(
-        PromptError, match="prompt 0 is refused by the model's chat template: one turn only"
+        PromptError, match="prompt 0 is rejected by the model's chat template: one turn only"
     ) as caught:
         own.generate(None, talk)
     assert len(str(caught.value)) < 400
@@ -237,5 +237,5 @@ def test_template_that_refuses_one_prompt(own: VLM) -> None:
 
 def test_template_that_leaves_the_image_out(own: VLM) -> None:
     own.processor.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    with pytest.raises(CheckpointError, match="the image of prompt 1 has no place in what the model reads"):
+    with pytest.raises(CheckpointError, match="the image of prompt 1 has no tokens in the model input"):
         own.inputs([None, PICTURES[0]], PROMPTS[:2])

@@ -121,7 +121,7 @@ def test_home_is_known(vlm: VLM, tmp_path: Path, no_hub: None, monkeypatch: pyte
 def refused(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[str, float]:
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     start = time.perf_counter()
-    with pytest.raises(CheckpointError, match="neither a folder nor whole in the local cache") as caught:
+    with pytest.raises(CheckpointError, match="neither a folder nor complete in the local cache") as caught:
         VLM.load("no-such-org/no-such-model")
     return str(caught.value), time.perf_counter() - start
 
@@ -172,7 +172,7 @@ def test_hub_that_answers_is_left_to_transformers(monkeypatch: pytest.MonkeyPatc
 def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub, "_ask", None)
-    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE forbids to ask the hub"):
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE disables the hub"):
         VLM.load("no-such-org/no-such-model")
 
 

@@ -48,7 +48,7 @@ DEEP = {
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_deep_arrays_are_scaled(kind: str) -> None:
-    said = "16-bit picture is scaled" if kind in ("uint16", "big-endian") else "is taken to go from 0 to"
+    said = "16-bit image is scaled" if kind in ("uint16", "big-endian") else "is assumed to range from 0 to"
     with pytest.warns(InputWarning, match=said):
         assert np.array_equal(grey(DEEP[kind]), RAMP)
     colours = np.stack([DEEP[kind]] * 3, -1)
@@ -105,7 +105,7 @@ def test_transparency_is_shown_on_white(tmp_path: Path, mode: str) -> None:
     picture = with_alpha(mode)
     expected = np.zeros((4, 8), np.uint8)
     expected[:, :4] = 255
-    with pytest.warns(InputWarning, match="transparent parts of a picture are shown on white"):
+    with pytest.warns(InputWarning, match="transparent parts of an image are shown on white"):
         assert np.array_equal(grey(picture), expected)
     if mode in ("RGBA", "LA", "P", "key", "deep key"):
         picture.save(tmp_path / "it.png", **{k: v for k, v in picture.info.items() if k == "transparency"})
@@ -252,7 +252,7 @@ def test_huge_pictures_are_refused_before_they_are_decoded(
         warnings.simplefilter("error")
         with pytest.raises(ImageError, match=r"HEAL_MAX_PIXELS") as caught:
             open_image(tmp_path / "it.png")
-    assert side == 60000 or f"{side} × {side} pixels, more than the 64,000,000" in str(caught.value)
+    assert side == 60000 or f"{side} × {side} pixels, more than the limit of 64,000,000" in str(caught.value)
 
 
 def test_limit_of_pixels_can_be_set(own: VLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,11 +262,11 @@ def test_limit_of_pixels_can_be_set(own: VLM, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("HEAL_MAX_PIXELS", "2240")
         assert open_image(form).size == (56, 40)
         monkeypatch.setenv("HEAL_MAX_PIXELS", "2239")
-        with pytest.raises(ImageError, match="56 × 40 pixels, more than the 2,239"):
+        with pytest.raises(ImageError, match="56 × 40 pixels, more than the limit of 2,239"):
             open_image(form)
         assert open_image(form, max_pixels=2240).size == (56, 40)
         own.max_pixels = 100
-        with pytest.raises(ImageError, match="more than the 100"):
+        with pytest.raises(ImageError, match="more than the limit of 100"):
             own.inputs([form], [PROMPTS[0]])
     for wrong in ("many", "0", "-5", ""):
         monkeypatch.setenv("HEAL_MAX_PIXELS", wrong)
@@ -276,7 +276,7 @@ def test_limit_of_pixels_can_be_set(own: VLM, tmp_path: Path, monkeypatch: pytes
 
 def test_odd_paths(tmp_path: Path) -> None:
     for path, message in (
-        ("https://example.org/it.png", "an address is not fetched"),
+        ("https://example.org/it.png", "URLs are not fetched"),
         ("a" * 5000, "there is no image at a"),
         ("no\0where", r"there is no image at no\\x00where"),
         ("\udcff.png", r"there is no image at \\udcff\.png"),
@@ -293,5 +293,5 @@ def test_lazy_picture_that_is_broken(vlm: VLM) -> None:
     buffer = io.BytesIO()
     Image.fromarray(PHOTO).save(buffer, "PNG")
     lazy = Image.open(io.BytesIO(buffer.getvalue()[:3000]))
-    with pytest.raises(ImageError, match="the picture cannot be read as an image"):
+    with pytest.raises(ImageError, match="the image cannot be read as an image"):
         vlm.inputs([lazy], [PROMPTS[0]])

@@ -80,7 +80,7 @@ def test_number_of_images_and_prompts(vlm: VLM) -> None:
 @pytest.mark.parametrize(("placeholders", "given"), [(1, 0), (0, 1), (2, 1), (1, 2)])
 def test_number_of_images_and_placeholders(vlm: VLM, placeholders: int, given: int) -> None:
     chat = [user(*["<image>"] * placeholders, "what")]
-    message = f"prompt 0 has places for {placeholders} images, but {given} were given"
+    message = f"prompt 0 has placeholders for {placeholders} images, but {given} were given"
     with pytest.raises(ImageError, match=message):
         vlm.generate(PICTURES[:given], chat)
 

@@ -35,7 +35,7 @@ def test_method_as_text(vlm: VLM) -> None:
         ("heal:nonsense=1", "is not an option of heal"),
         ("", "."),
         (HEAL, r"not the class HEAL: write HEAL\(\)"),
-        (5, "a method is a Method, a text .* not int"),
+        (5, "a method must be a Method, a string .* not int"),
         ([HEAL()], "not list"),
     ],
 )
@@ -50,7 +50,7 @@ def test_wrong_method(vlm: VLM, without_type_checker: None, method: Any, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("what \ud800 is", "prompt 0 is no valid text: half of a surrogate pair at position 5"),
+        ("what \ud800 is", "prompt 0 is not valid text: lone surrogate at position 5"),
         ("what\0is", "prompt 0 has a NUL character at position 4"),
     ],
 )
@@ -61,9 +61,9 @@ def test_texts_that_are_none(vlm: VLM, text: str, message: str) -> None:
 
 
 def test_what_is_no_prompt(vlm: VLM, without_type_checker: None) -> None:
-    with pytest.raises(PromptError, match="a prompt is a text or chat messages, not int"):
+    with pytest.raises(PromptError, match="a prompt must be a string or chat messages, not int"):
         vlm.generate(None, 5)  # type: ignore[arg-type]
-    with pytest.raises(HealError, match="the image of prompt 0 is a path, a PIL image or an array, not int"):
+    with pytest.raises(HealError, match="the image of prompt 0 must be a path, a PIL image or an array, not int"):
         vlm.generate(7, "what")
 
 
@@ -141,7 +141,7 @@ def test_embedded_model_says_what_it_knows(embedded: VLM, vlm: VLM) -> None:
         warnings.simplefilter("error")
         embedded.inputs([scene], [asked])
         vlm.inputs([photo], [PROMPTS[0]])
-    with pytest.warns(InputWarning, match="The embedded model knows nothing else, so its answer means nothing"):
+    with pytest.warns(InputWarning, match="so its answer is meaningless"):
         embedded.generate(photo, asked, max_new_tokens=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

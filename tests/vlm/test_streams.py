@@ -54,7 +54,7 @@ def test_error_reaches_the_reader_of_a_stream(vlm: VLM, after: int) -> None:
 
 
 def test_what_a_stream_cannot_do(vlm: VLM) -> None:
-    with pytest.raises(ConfigError, match="a stream is for one prompt"):
+    with pytest.raises(ConfigError, match="a stream takes one prompt"):
         vlm.generate(PICTURES[:2], PROMPTS[:2], stream=True)
     with pytest.raises(ConfigError, match="use seed with stream=False"):
         ask(vlm, stream=True, seed=1)
