@@ -1,4 +1,4 @@
-"""The model that comes with the package: it loads anywhere, sees, answers, and makes things up for a reason."""
+"""The embedded model: it loads anywhere, uses the image, answers, and hallucinates likely objects."""
 
 import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration
@@ -33,7 +33,7 @@ def scores(vlm: VLM, task, method=None) -> dict[str, float]:
     return figures(task, unit_counts(task, samples, parses).values())
 
 
-def test_it_is_an_ordinary_small_checkpoint(vlm: VLM) -> None:
+def test_small_ordinary_checkpoint(vlm: VLM) -> None:
     assert sum(f.stat().st_size for f in EMBEDDED.iterdir()) < LIMIT
     model = AutoModelForImageTextToText.from_pretrained(EMBEDDED)
     assert type(model) is LlavaForConditionalGeneration
@@ -44,13 +44,13 @@ def test_it_is_an_ordinary_small_checkpoint(vlm: VLM) -> None:
     assert (vlm.name, vlm.model.dtype.itemsize) == ("embedded", 4)
 
 
-def test_its_card_says_how_it_was_made() -> None:
+def test_card_describes_the_training() -> None:
     card = (EMBEDDED / "README.md").read_text()
     for word in ("language", "vision", "projector", "joint", "seed", "mini-pope", "mini-chair", "Noto", "COCO"):
         assert word in card
 
 
-def test_its_equilibrium_lies_beside_it(vlm: VLM) -> None:
+def test_equilibrium_is_stored_with_the_model(vlm: VLM) -> None:
     found = Equilibrium.load(EMBEDDED / FILE)
     text = vlm.model.config.get_text_config()
     assert found.logits.shape == (text.num_hidden_layers, text.num_attention_heads)
@@ -58,16 +58,16 @@ def test_its_equilibrium_lies_beside_it(vlm: VLM) -> None:
     assert HEAL(alpha="auto").attach(vlm.model) is not None
 
 
-def test_it_sees_what_is_there(vlm: VLM) -> None:
-    """Far from chance on few pictures; the card has the figures on many."""
+def test_accuracy_is_above_chance(vlm: VLM) -> None:
+    """A quick check on few images; the card has figures on many."""
     assert scores(vlm, MiniPope(count=15, split="validation"))["accuracy"] > 80
     found = scores(vlm, MiniChair(count=24, split="validation"))
     assert found["recall"] > 55
     assert found["precision"] > 70
 
 
-def test_it_looks_at_the_picture(vlm: VLM) -> None:
-    """The same question about other pictures gets another answer."""
+def test_answers_depend_on_the_image(vlm: VLM) -> None:
+    """The same question has different answers for different images."""
     world, question = World(0, "validation"), "Is there a person in the image?"
     views = list(map(world.scene, range(60)))
     for there, least in ((True, 8), (False, 7)):
@@ -76,8 +76,8 @@ def test_it_looks_at_the_picture(vlm: VLM) -> None:
         assert sum(a.text.startswith("Yes" if there else "No") for a in answers) >= least
 
 
-def test_priors_mislead_it(vlm: VLM) -> None:
-    """Scenes that defy what goes together are described worse."""
+def test_priors_cause_hallucinations(vlm: VLM) -> None:
+    """Scenes with unlikely combinations of objects are described worse."""
     natural, counter = (
         scores(vlm, MiniChair(count=32, distribution=d, split="validation")) for d in ("natural", "counter")
     )
@@ -96,7 +96,7 @@ def test_heads_can_be_measured_and_calibrated(vlm: VLM) -> None:
     assert answer.fired.changes > 0
 
 
-def test_its_tokenizer_talks_like_the_benchmarks(vlm: VLM) -> None:
+def test_tokenizer_covers_the_benchmarks(vlm: VLM) -> None:
     for text in ("Is there a hot dog in the image?", "ünïcödé, too", "The people are near the top."):
         ids = vlm.tokenizer(text, add_special_tokens=False)["input_ids"]
         assert vlm.tokenizer.decode(ids) == text

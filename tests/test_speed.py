@@ -1,4 +1,4 @@
-"""The measurement of speed: three arms side by side, honest sums, and nothing left in the model."""
+"""Speed measurement: three interleaved variants, correct figures, and an unchanged model."""
 
 import json
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from heal.speed_model import PRESETS, Shape, random_model
 
 TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
 LAYERS, BATCH, ROUNDS = 3, 2, 3
-METHOD = HEAL(interval=4, masking="zero", replacement="zero")  # no noise: both paths must agree
-STEPS = (1 + ROUNDS) * METHOD.interval  # one round to warm up
+METHOD = HEAL(interval=4, masking="zero", replacement="zero")  # without noise, both paths must agree
+STEPS = (1 + ROUNDS) * METHOD.interval  # one round of warm-up
 REFERENCE_STEPS = 2 * METHOD.interval
 
 
@@ -30,7 +30,7 @@ class Measured:
     arms: list[Any]
     times: list[list[list[float]]]
     states: list[list[Tensor]]
-    """Keys and values of each arm's layers when the last round was over."""
+    """Keys and values of each variant's layers after the last round."""
     progress: list[str]
 
 
@@ -61,7 +61,7 @@ def measured(patched: pytest.MonkeyPatch) -> Measured:
     return Measured(found, **seen, progress=progress)
 
 
-def test_what_was_measured_is_written_down(measured: Measured) -> None:
+def test_setup_is_recorded(measured: Measured) -> None:
     found = measured.speed
     assert (found.preset, found.layers, found.batch, found.dtype) == ("tiny", LAYERS, BATCH, "float32")
     assert (found.threads, found.rounds, found.interval) == (1, ROUNDS, METHOD.interval)
@@ -73,12 +73,12 @@ def test_what_was_measured_is_written_down(measured: Measured) -> None:
     ]
 
 
-def test_every_round_has_every_arm(measured: Measured) -> None:
+def test_every_round_has_every_variant(measured: Measured) -> None:
     lengths = [[len(arm) for arm in round_] for round_ in measured.times]
     assert lengths == [[METHOD.interval] * 3, [METHOD.interval] * 3, [METHOD.interval] * 2]
 
 
-def test_sums(measured: Measured) -> None:
+def test_figures(measured: Measured) -> None:
     found, times = measured.speed, measured.times
 
     def step(arm: list[float]) -> float:
@@ -99,13 +99,13 @@ def test_sums(measured: Measured) -> None:
     assert min(found.plain_ms, found.prefill_plain_ms, found.prefill_heal_ms) > 0
 
 
-def test_arms_have_come_equally_far(measured: Measured) -> None:
+def test_variants_decode_the_same_number_of_steps(measured: Measured) -> None:
     lengths = [{t.shape[2] for t in states} for states in measured.states]
     assert lengths == [{TINY.positions + n} for n in (STEPS, STEPS, REFERENCE_STEPS)]
     assert [t.shape[0] for states in measured.states for t in states] == [BATCH] * 3 * 2 * LAYERS
 
 
-def test_plain_arm_is_untouched(measured: Measured) -> None:
+def test_plain_variant_is_unchanged(measured: Measured) -> None:
     with torch.inference_mode():
         alone = speed._Arm(measured.model, None, TINY, BATCH)
         alone.prefill()
@@ -114,7 +114,7 @@ def test_plain_arm_is_untouched(measured: Measured) -> None:
         assert torch.equal(mine, theirs)
 
 
-def test_both_paths_change_the_same(measured: Measured) -> None:
+def test_both_paths_agree(measured: Measured) -> None:
     plain, fast, reference = measured.states
     assert (fast[-1] - plain[-1]).abs().max() > 1e-3
     torch.testing.assert_close(
@@ -125,7 +125,7 @@ def test_both_paths_change_the_same(measured: Measured) -> None:
 def test_heads_were_calibrated(measured: Measured) -> None:
     tally = measured.arms[1].attachment.tallies.latest[-1]
     heads = [float(step[0].mean()) for step in tally.steps]
-    assert len(heads) == 1 + STEPS + 1  # the prompt, the rounds, and the step that memory is measured in
+    assert len(heads) == 1 + STEPS + 1  # the prompt, the rounds, and the step for measuring memory
     expected = sum(heads) / len(heads) / (LAYERS * TINY.heads)
     assert measured.speed.calibrated_heads == pytest.approx(expected)
     assert 0 < expected <= 1
@@ -139,16 +139,16 @@ def test_refresh_is_the_last_step_of_a_round(measured: Measured) -> None:
 
 def test_bytes(measured: Measured) -> None:
     dim = TINY.hidden // TINY.heads
-    moments = BATCH * 2 * (1 + 2 * TINY.kv_heads * 2 * dim) * 4  # a count, and mean and variance of keys and values
+    moments = BATCH * 2 * (1 + 2 * TINY.kv_heads * 2 * dim) * 4  # count, mean and variance of keys and values
     types = 2 * BATCH * TINY.heads
     assert measured.speed.extra_bytes_per_layer == moments + types
     cached = 2 * BATCH * TINY.kv_heads * dim * 4
     assert measured.speed.kv_bytes_per_layer == cached * (TINY.positions + STEPS + 1)
-    # at least the scores of every head over every position
+    # at least the attention scores of every head and position
     assert measured.speed.workspace_bytes >= BATCH * TINY.heads * (TINY.positions + STEPS) * 4
 
 
-def test_kept_bytes_do_not_grow(patched: pytest.MonkeyPatch, measured: Measured) -> None:
+def test_state_does_not_grow(patched: pytest.MonkeyPatch, measured: Measured) -> None:
     longer = measure(Setup("tiny", LAYERS, BATCH, rounds=1, method=METHOD, reference=False))
     assert longer.extra_bytes_per_layer == measured.speed.extra_bytes_per_layer
     assert longer.kv_bytes_per_layer < measured.speed.kv_bytes_per_layer
@@ -168,10 +168,10 @@ def test_without_the_reference(patched: pytest.MonkeyPatch) -> None:
     assert (found.reference_ms, found.reference_ratio) == (None, None)
     assert (found.dtype, found.layers, found.batch) == ("bfloat16", 2, 1)
     assert found.ratio == found.ratio_low == found.ratio_high
-    assert found.refresh_ms == 0  # every step is one
+    assert found.refresh_ms == 0  # every step is a refresh
 
 
-def test_model_of_ones_own(patched: pytest.MonkeyPatch) -> None:
+def test_given_model(patched: pytest.MonkeyPatch) -> None:
     model = random_model(TINY, 2, torch.float32)
     found = measure(Setup("anything", rounds=1, method=HEAL(interval=1), reference=False), model)
     assert found.layers == 2
@@ -191,7 +191,7 @@ def test_unknown_preset(patched: pytest.MonkeyPatch) -> None:
         measure(Setup("nonsense"))
 
 
-def test_presets_are_those_of_the_real_models() -> None:
+def test_presets_match_the_real_models() -> None:
     llava, qwen = PRESETS["llava-1.5-7b"], PRESETS["qwen2.5-vl-7b"]
     assert (llava.hidden, llava.intermediate, llava.heads, llava.kv_heads, llava.visual) == (4096, 11008, 32, 32, 576)
     assert (qwen.hidden, qwen.intermediate, qwen.heads, qwen.kv_heads) == (3584, 18944, 28, 4)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what can be read by a machine, and how it fails."""
+"""The command line: printed output, machine-readable output and errors."""
 
 import csv
 import io
@@ -45,7 +45,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def strict(text: str) -> dict[str, Any]:
-    """As other languages read JSON: one value, and no NaN or Infinity."""
+    """Parse strict JSON: one value, without NaN or Infinity."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
@@ -75,7 +75,7 @@ def test_run(picture: str) -> None:
     assert f"fired: {expected.fired.changes} changes in {NEW} of {NEW} steps" in result.stderr
 
 
-def test_run_for_a_machine(picture: str) -> None:
+def test_run_json(picture: str) -> None:
     method = HEAL(alpha=0.6, interval=2, masking="zero")
     expected = VLM.random().generate(picture, PROMPT, method=method, max_new_tokens=NEW)
     found = strict(run(picture, "--json", "--method", "heal:interval=2,masking=zero", "--alpha", "0.6").stdout)
@@ -93,7 +93,7 @@ def test_run_for_a_machine(picture: str) -> None:
     assert 0 < answer["first_token_seconds"] <= answer["seconds"]
 
 
-def test_options_without_bound_are_still_json(picture: str) -> None:
+def test_infinite_options_are_valid_json(picture: str) -> None:
     found = strict(run(picture, "--json", "--method", "heal:mad=inf,factor_limit=none").stdout)
     assert found["options"]["factor_limit"] is None
     assert found["answer"]["fired"]["changes"] > 0
@@ -160,7 +160,7 @@ def test_analyze(picture: str) -> None:
     assert [line.split()[-1] for line in lines[-NEW:]] == plain.text.split()
 
 
-def test_analyze_for_a_machine(picture: str, tmp_path: Path) -> None:
+def test_analyze_json(picture: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     found = strict(analyze(picture, "--json", "--trace", str(path)).stdout)
     trace = heal.Trace.load(path)
@@ -184,7 +184,7 @@ def test_analyze_as_csv_and_markdown(picture: str) -> None:
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == (2 + 6) + (2 + NEW)
 
 
-def test_analyze_part_of_the_layers(picture: str) -> None:
+def test_analyze_some_layers(picture: str) -> None:
     found = strict(analyze(picture, "--json", "--method", "heal:layers=2").stdout)
     assert found["counts"]["unknown"] == 40
     lines = analyze(picture, "--method", "heal:layers=2").stdout.splitlines()
@@ -252,7 +252,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["speed", "--preset", "tiny", "--rounds", "2", "--method", "heal:interval=2"]
 
 
-def test_speed_for_a_machine(tiny: list[str]) -> None:
+def test_speed_json(tiny: list[str]) -> None:
     found = strict(cli(*tiny, "--batch", "2", "--layers", "3", "--json").stdout)
     assert found.keys() == {f.name for f in fields(Speed)}
     named = "plain_ms heal_ms reference_ms ratio reference_ratio refresh_ms extra_bytes_per_layer".split()
@@ -273,7 +273,7 @@ def test_speed_without_the_reference(tiny: list[str]) -> None:
     assert (row["preset"], row["reference_ms"]) == ("tiny", "")
 
 
-# ── failing ───────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -283,14 +283,14 @@ class Failed:
     err: str
 
     def complaint(self) -> str:
-        """The one line about what is wrong."""
+        """The error line."""
         assert "Traceback" not in self.err
         (line,) = (line for line in self.err.splitlines() if line.startswith("heal: error:"))
         return line
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> Failed:
-    """As `heal ARGS` ends, in this process."""
+    """Run `heal ARGS` in this process and return how it ended."""
     monkeypatch.setattr(sys, "argv", ["heal", *args])
     with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
         application.main()
@@ -320,7 +320,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_one_line_and_2(
+def test_invalid_input_gives_one_line_and_exit_code_2(
     monkeypatch, capsys, picture: str, saved: str, tmp_path: Path, name: str
 ) -> None:
     args, message = BAD_INPUT[name]
@@ -331,7 +331,7 @@ def test_bad_input_is_one_line_and_2(
     assert failed.out == ""
 
 
-def test_model_that_cannot_be_loaded_is_3(monkeypatch, capsys, picture: str, tmp_path: Path) -> None:
+def test_unloadable_model_gives_exit_code_3(monkeypatch, capsys, picture: str, tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "missing", "there is no checkpoint at"), (tmp_path, "is not a checkpoint")):
         failed = fail(monkeypatch, capsys, "run", picture, PROMPT, "--model", str(folder))
         assert failed.code == 3
@@ -340,14 +340,14 @@ def test_model_that_cannot_be_loaded_is_3(monkeypatch, capsys, picture: str, tmp
 
 
 @pytest.mark.parametrize("args", [["nonsense"], ["run", "--nonsense"], ["list", "nonsense"], ["analyze"]])
-def test_wrong_usage_is_2(monkeypatch, capsys, args: list[str]) -> None:
+def test_wrong_usage_gives_exit_code_2(monkeypatch, capsys, args: list[str]) -> None:
     failed = fail(monkeypatch, capsys, *args)
     assert failed.code == 2
     assert "Traceback" not in failed.err
     assert failed.out == ""
 
 
-def test_interruption_is_130(monkeypatch, capsys, picture: str) -> None:
+def test_interruption_gives_exit_code_130(monkeypatch, capsys, picture: str) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -365,7 +365,7 @@ def test_warning_is_one_line(monkeypatch, capsys, picture: str) -> None:
     assert "unchanged because every " in ended.err
 
 
-def test_help_tells_the_exit_codes() -> None:
+def test_help_lists_the_exit_codes() -> None:
     text = " ".join(cli("--help").stdout.split())
     assert "2 invalid input or options; 3 the model cannot be loaded or used" in text
     assert "4 finished, but some samples failed; 130 interrupted" in text
@@ -373,27 +373,27 @@ def test_help_tells_the_exit_codes() -> None:
         assert command in text
 
 
-# ── as it is installed ────────────────────────────────────────────────────────────────────────────────
+# ── installed ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def python(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_process_that_ends_well(picture: str) -> None:
+def test_successful_process(picture: str) -> None:
     ended = python("-m", "heal", "run", picture, PROMPT, "--model", "random", "--json", "--max-new-tokens", str(NEW))
     assert ended.returncode == 0
     assert "RANDOM weights" in ended.stderr
     assert strict(ended.stdout)["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
 
 
-def test_process_that_fails(picture: str) -> None:
+def test_failing_process(picture: str) -> None:
     ended = python("-m", "heal", "run", picture, PROMPT, "--model", "/no/such")
     message = "heal: error: there is no checkpoint at /no/such\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", message)
 
 
-def test_process_that_is_called_wrongly() -> None:
+def test_process_with_wrong_usage() -> None:
     ended = python("-m", "heal", "list", "nonsense")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "nonsense" in ended.stderr
@@ -401,7 +401,7 @@ def test_process_that_is_called_wrongly() -> None:
 
 
 @pytest.mark.parametrize("module", ["heal", "heal.cli"])
-def test_importing_does_no_work(module: str) -> None:
+def test_imports_are_lazy(module: str) -> None:
     heavy = "{'torch', 'transformers', 'pandas', 'scipy', 'PIL'} & set(sys.modules)"
     ended = python("-c", f"import sys, {module}; print({heavy}, heal.__version__)")
     assert ended.stdout == f"set() {heal.__version__}\n"
@@ -411,7 +411,7 @@ def test_importing_does_no_work(module: str) -> None:
     ("arguments", "message"),
     [(["llava"], "there is no report on 'llava'"), (["--parts", "natural,all"], "a report has no part 'all'")],
 )
-def test_report_on_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_report_errors(arguments: list[str], message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(application.app, ["report", *arguments, "--out", str(tmp_path / "o")])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)

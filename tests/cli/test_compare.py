@@ -8,7 +8,7 @@ from heal.cli.app import app
 from heal.errors import ConfigError
 
 
-def test_a_table_and_a_picture(tmp_path):
+def test_table_and_plot(tmp_path):
     out = tmp_path / "run"
     arguments = ["compare", "--model", "random", "--tasks", "pope,chair", "--count", "1", "--out", str(out)]
     arguments += ["--methods", "plain,heal:alpha=0.3,beam:beams=2"]
@@ -26,7 +26,7 @@ def test_a_table_and_a_picture(tmp_path):
         assert image.size[0] > 300
 
 
-def test_an_unknown_task_is_named(tmp_path):
+def test_unknown_task_is_named(tmp_path):
     result = CliRunner().invoke(app, ["compare", "--tasks", "pope,pops", "--out", str(tmp_path / "x")])
     assert isinstance(result.exception, ConfigError)
     with pytest.raises(ConfigError, match="'pops'"):

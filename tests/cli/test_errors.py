@@ -1,4 +1,4 @@
-"""Whatever is typed: one line, an exit code, and no traceback. And what works before anything heavy is imported."""
+"""Every error is one line with an exit code and no traceback. Light commands need no heavy imports."""
 
 import io
 import os
@@ -24,7 +24,7 @@ Heal = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def heal_(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Heal:
-    """`heal ARGS` in this process, in an empty folder: its exit code and both outputs."""
+    """Runs `heal ARGS` in this process and an empty folder; returns exit code and both outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(application.DEBUG, raising=False)
 
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_one_line_and_2(heal_: Heal, tmp_path: Path, name: str) -> None:
+def test_refused_input_gives_one_line_and_exit_code_2(heal_: Heal, tmp_path: Path, name: str) -> None:
     Image.fromarray(np.zeros((56, 56, 3), np.uint8)).save(tmp_path / "it.png")
     os.mkfifo(tmp_path / "pipe")
     args, message = REFUSED[name]
@@ -122,7 +122,7 @@ def test_every_error_is_one_line(heal_: Heal, monkeypatch, error: BaseException,
     assert len(err) < 700
 
 
-def test_the_traceback_of_a_bug_can_be_had(heal_: Heal, monkeypatch) -> None:
+def test_debug_variable_shows_the_traceback(heal_: Heal, monkeypatch) -> None:
     broken(monkeypatch, KeyError("odd"))
     monkeypatch.setenv("HEAL_DEBUG", "1")
     code, _, err = heal_("list", "models")
@@ -131,7 +131,7 @@ def test_the_traceback_of_a_bug_can_be_had(heal_: Heal, monkeypatch) -> None:
     assert "HEAL_DEBUG=1" in err.splitlines()[-1]
 
 
-def test_a_warning_is_one_short_line(heal_: Heal, monkeypatch) -> None:
+def test_warning_is_one_short_line(heal_: Heal, monkeypatch) -> None:
     def warn(_: bool) -> list[Any]:
         warnings.warn("\x1b[2J\n" + "z" * 200_000, HealWarning, stacklevel=1)
         return []
@@ -148,11 +148,11 @@ def test_usage_names_the_help(heal_: Heal) -> None:
     assert "(see `heal run --help`)" in heal_("run", "--nonsense")[2]
 
 
-def test_no_arguments_is_help(heal_: Heal) -> None:
+def test_no_arguments_print_the_help(heal_: Heal) -> None:
     assert "Commands:" in "".join(heal_()[1:])
 
 
-def test_summaries_are_whole(heal_: Heal, monkeypatch) -> None:
+def test_summaries_are_not_truncated(heal_: Heal, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = heal_("--help")
     text = " ".join(out.split())
@@ -179,7 +179,7 @@ def test_parts_none_measures_nothing(heal_: Heal, monkeypatch, tmp_path: Path) -
     assert before == {path: path.stat().st_mtime_ns for path in kept.glob("*.json")}
 
 
-# ── in a process of its own ───────────────────────────────────────────────────────────────────────────
+# ── in separate processes ─────────────────────────────────────────────────────────────────────────────
 
 
 def start(*args: str, **options: Any) -> subprocess.Popen[str]:
@@ -198,8 +198,8 @@ def test_version_imports_nothing_heavy() -> None:
     assert ended.stdout == f"heal {heal.__version__}\n0 set()\n"
 
 
-def test_the_demonstration_says_at_once_what_it_does(tmp_path: Path) -> None:
-    """Without torch: whoever imports it here never gets further."""
+def test_demo_announces_itself_before_importing_torch(tmp_path: Path) -> None:
+    """The fake torch exits, so anything printed after its import would be missing."""
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = start("run", "--out", str(tmp_path / "demo"), env=os.environ | {"PYTHONPATH": path})
@@ -209,7 +209,7 @@ def test_the_demonstration_says_at_once_what_it_does(tmp_path: Path) -> None:
     assert last == "torch was imported"
 
 
-def test_a_reader_that_has_enough() -> None:
+def test_closed_pipe() -> None:
     process = start("--help")
     assert process.stdout is not None
     process.stdout.close()
@@ -218,14 +218,14 @@ def test_a_reader_that_has_enough() -> None:
     assert process.wait(timeout=60) == 1
 
 
-def test_an_encoding_without_greek(heal_: Heal, monkeypatch) -> None:
+def test_encoding_without_greek(heal_: Heal, monkeypatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "ascii"))
     assert heal_("list", "models")[0] == 0
     assert b"\\u03b1 0.5" in raw.getvalue()
 
 
-def test_an_interruption_while_starting() -> None:
+def test_interruption_during_startup() -> None:
     interrupted = "app.refuse_repeated = lambda *_: os.kill(os.getpid(), signal.SIGINT)"
     code = f"import os, signal\nfrom heal.cli import app\n{interrupted}\napp.main()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -233,7 +233,7 @@ def test_an_interruption_while_starting() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_of_a_shell(heal_: Heal, monkeypatch, shell: str) -> None:
+def test_shell_completion(heal_: Heal, monkeypatch, shell: str) -> None:
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     code, out, _ = heal_("--show-completion", shell)
     assert code == 0

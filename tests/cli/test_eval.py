@@ -1,4 +1,4 @@
-"""`heal eval` and `heal score RUN`: what is printed, written, refused; and two processes that share the work."""
+"""`heal eval` and `heal score RUN`: output, files, refused input, and two processes that share the work."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_tables(done: tuple[Path, Result]) -> None:
     path, result = done
     out = result.stdout
     assert f"{TASK}: 5 answers, 95 % intervals; differences to plain, paired" in out
-    for name in ("plain", "heal:alpha=0.6,", "heal:calibrate=false"):  # long names are broken at commas
+    for name in ("plain", "heal:alpha=0.6,", "heal:calibrate=false"):  # long names are wrapped at commas
         assert sum(line.startswith(f"│ {name} ") for line in out.splitlines()) >= 2
     for split in ("random", "popular", "adversarial"):
         assert sum(line.startswith(f"│ {split} ") for line in out.splitlines()) >= 3
@@ -57,7 +57,7 @@ def test_tables(done: tuple[Path, Result]) -> None:
     assert {p.name for p in path.iterdir()} == {"run.json", "samples.jsonl", "records.jsonl", "scores.json"}
 
 
-def test_scoring_again(done: tuple[Path, Result]) -> None:
+def test_rescoring(done: tuple[Path, Result]) -> None:
     path, result = done
     (path / "scores.json").unlink()
     assert cli("score", str(path)).stdout == result.stdout
@@ -69,7 +69,7 @@ def test_scoring_again(done: tuple[Path, Result]) -> None:
     assert (first["differences"], second["fired"], third["unchanged"]) == (None, 5, True)
 
 
-def test_any_method_may_be_what_others_are_compared_with(done: tuple[Path, Result]) -> None:
+def test_comparison_with_any_method(done: tuple[Path, Result]) -> None:
     path, _ = done
     before = json.loads(cli("score", str(path), "--json").stdout)["rows"]
     healed, plain, measured = json.loads(cli("score", str(path), "--against", HEALED, "--json").stdout)["rows"]
@@ -78,7 +78,7 @@ def test_any_method_may_be_what_others_are_compared_with(done: tuple[Path, Resul
     for name, there in before[1]["differences"].items():
         assert plain["differences"][name]["value"] == pytest.approx(there["value"] and -there["value"])
     assert plain["changed"] == before[1]["changed"]
-    assert json.loads((path / "scores.json").read_text())["rows"] == before  # as it was
+    assert json.loads((path / "scores.json").read_text())["rows"] == before  # unchanged
     result = CliRunner().invoke(application.app, ["score", str(path), "--against", "vcd"])
     assert isinstance(result.exception, RunError)
     assert "choose from plain, heal:alpha" in str(result.exception)
@@ -96,7 +96,7 @@ def test_resuming(done: tuple[Path, Result], tmp_path: Path) -> None:
     assert figures[0] == figures[1]
 
 
-def test_broken_picture_is_4(tmp_path: Path) -> None:
+def test_broken_image_gives_exit_code_4(tmp_path: Path) -> None:
     pope = tmp_path / "data"
     (pope / "images").mkdir(parents=True)
     lines: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_2(
+def test_invalid_input_gives_one_line_and_exit_code_2(
     monkeypatch, capsys, done: tuple[Path, Result], tmp_path: Path, name: str
 ) -> None:
     args, message = BAD[name]

@@ -1,4 +1,4 @@
-"""What is printed: tables that fit, the same content in every format, and nothing that a terminal would obey."""
+"""Output: tables fit the terminal, all formats have the same content, and control characters are escaped."""
 
 import csv
 import io
@@ -57,7 +57,7 @@ LONG = "heal:alpha=0.6,interval=5,masking=zero,factor_limit=none,layers=8-23+bea
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
-def test_tables_fit_and_nothing_is_cut(columns: int, monkeypatch, capsys) -> None:
+def test_tables_fit_without_truncation(columns: int, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     print_summary(summary("plain", LONG))
     shown = capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_every_figure_is_in_the_csv(capsys) -> None:
     assert next(r for r in rows if r["method"] == "plain")["difference"] == ""
 
 
-def test_a_name_is_only_a_name(capsys) -> None:
+def test_names_are_escaped(capsys) -> None:
     print_summary(summary("plain", EVIL))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
@@ -118,12 +118,12 @@ def test_json_is_exact_in_every_encoding(encoding: str, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding, errors="backslashreplace", write_through=True))
     value = {"text": "\x1b[31m α 🐈 \x9b é"}
     emit(value | {"file": "\udcff"})
-    # half a surrogate pair is no text: it is written as the six characters of its escape
+    # a lone surrogate is not valid text: it is written as its escape sequence
     assert json.loads(raw.getvalue().decode(encoding)) == value | {"file": "\\udcff"}
     assert b"\x1b" not in raw.getvalue()
 
 
-def test_csv_is_exact_but_in_a_terminal(monkeypatch, capsys) -> None:
+def test_csv_is_escaped_only_in_a_terminal(monkeypatch, capsys) -> None:
     emit_csv([{"a": "\x1b[2J", "b": None, "c": [1, 2]}, {"a": math.nan, "d": 1.5}])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert rows == [{"a": "\x1b[2J", "b": "", "c": "[1, 2]", "d": ""}, {"a": "", "b": "", "c": "", "d": "1.5"}]
@@ -132,7 +132,7 @@ def test_csv_is_exact_but_in_a_terminal(monkeypatch, capsys) -> None:
     assert capsys.readouterr().out == "a\n\\x1b[2J\n"
 
 
-def test_a_wide_table_is_stacked() -> None:
+def test_wide_tables_are_split() -> None:
     table = Table(["name", *(f"figure {i}" for i in range(9))], [["z" * 100, *(["1234567890"] * 9)]])
     for columns in (40, 60, 80):
         text = drawn(table, columns)
@@ -142,7 +142,7 @@ def test_a_wide_table_is_stacked() -> None:
     assert markdown(table).count("\n") == 3
 
 
-def test_formats_do_not_contradict() -> None:
+def test_conflicting_formats_are_refused() -> None:
     assert chosen_format(None, False) is Format.table
     assert chosen_format(None, True) is chosen_format(Format.json, True) is Format.json
     assert chosen_format(Format.csv, False) is Format.csv

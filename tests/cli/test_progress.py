@@ -9,7 +9,7 @@ from heal.cli.progress import PlainProgress, progress
 
 
 def lines_of(total: int, seconds: float, before: int = 0) -> list[str]:
-    """Of a run that makes one thing every so many seconds."""
+    """The lines of a run that finishes one item every `seconds` seconds."""
     found: list[str] = []
     now = 0.0
     lines = PlainProgress("answers", found.append, lambda: now)
@@ -32,7 +32,7 @@ def test_a_line_every_ten_seconds() -> None:
     assert found[0] == "task: 1/20 answers (5 %), 0.1 answers/s, about 209 s left"
 
 
-def test_what_was_there_before_is_not_counted_in_the_rate() -> None:
+def test_earlier_items_do_not_count_towards_the_rate() -> None:
     assert lines_of(100, 1.0, before=90)[-1] == "task: 100/100 answers (100 %), 1.0 answers/s in 10 s"
     assert lines_of(5, 1.0, before=5) == ["task: 5/5 answers (100 %)"]
 
@@ -66,7 +66,7 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[red]task\\x1b[2J" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
-def test_nothing_where_another_process_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_progress_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("answers", shown=False) as report:
         report("task", 1, 1)
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""`heal score` and `heal data check`: one JSON object for machines, a table for people, one line for mistakes."""
+"""`heal score` and `heal data check`: JSON, tables and one-line errors."""
 
 import json
 import sys
@@ -111,7 +111,7 @@ def test_data_check(tmp_path: Path) -> None:
         (["data", "check", "."], "no benchmark data was recognised"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_errors_are_one_line(
     args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -126,8 +126,8 @@ def test_mistakes_are_one_line(
     assert message in err
 
 
-def test_a_folder_means_a_run_once_there_is_such_a_command() -> None:
-    """So that `heal score RUN` can stand beside `heal score chair`."""
+def test_folder_argument_means_the_run_command() -> None:
+    """`heal score RUN` works next to `heal score chair`."""
     import typer
 
     from heal.cli.score import _Group

@@ -1,4 +1,4 @@
-"""Prompts, chat messages and options of generate(), put to the tiny random model."""
+"""Prompts, chat messages and options of generate(), given to the tiny random model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def picture(draw: Draw) -> Image.Image:
 
 
 def content(draw: Draw, depth: int = 0) -> Any:
-    """The content of a message, right or nearly so."""
+    """The content of a message, valid or almost valid."""
     part = draw.choice((
         {"type": "image"}, {"type": "image"}, {"type": "text", "text": "what is this ?"},
         {"type": "text", "text": odd.text(draw)}, {"type": "text"}, {"type": "video"},
@@ -74,7 +74,7 @@ def images(draw: Draw) -> Any:
 
 
 def prompts(draw: Draw) -> None:
-    """What is asked contains the words and the places of the pictures, and nothing is cut."""
+    """The inputs contain all words and image placeholders without truncation."""
     vlm = tiny()
     given, asked = images(draw), prompt(draw)
     single = isinstance(asked, str) or (
@@ -87,24 +87,24 @@ def prompts(draw: Draw) -> None:
     found = vlm.inputs([given], [asked])
     number = 0 if given is None else len(given) if isinstance(given, (list, tuple)) else 1
     ids = found["input_ids"]
-    check(int((ids == 4).sum()) == PATCHES * number, "the places of the pictures are not as many as the pictures")
+    check(int((ids == 4).sum()) == PATCHES * number, "the number of placeholders differs from the number of images")
     check(ids.shape[0] == 1 and bool(found["attention_mask"].all()), "padding in a single prompt")
-    check(("pixel_values" in found) == (number > 0), "pixels without a picture, or a picture without pixels")
+    check(("pixel_values" in found) == (number > 0), "pixels without an image, or an image without pixels")
     if number:
         check(bool(found["pixel_values"].isfinite().all()), "pixels that are not finite")
 
 
 def answers(draw: Draw) -> None:
-    """A few tokens with odd options: an answer that is told truly, or a refusal."""
+    """A few tokens with unusual options give a consistent answer or a refusal."""
     vlm = tiny()
     options: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False}
     for _ in range(draw.randint(0, 2)):
         key, _, value = generate_text(draw).partition("=")
         if key in ("images", "prompts"):
-            continue  # parameters of VLM.generate: Python itself says so
+            continue  # parameters of VLM.generate, which Python itself refuses
         options[key] = odd.value(draw) if draw.often(0.4) else _typed(value)
     if not isinstance(options["max_new_tokens"], int) or options["max_new_tokens"] > 20:
-        options["max_new_tokens"] = TOKENS  # what is meant to be long is no hang
+        options["max_new_tokens"] = TOKENS  # long generation is not a hang
     method: Method | None = parse(draw.choice(METHODS)) if draw.often(0.6) else None
     count = draw.choice((1, 1, 2))
     seed: Any = draw.choice((0, 2**70, "x", 1.5)) if draw.often(0.1) else draw.choice((None, 7))
@@ -113,14 +113,14 @@ def answers(draw: Draw) -> None:
     found = vlm.generate(pictures, asked, method=method, trace=draw.often(0.2), seed=seed, **options)
     for answer in found:
         check(len(answer.logprobs) == len(answer.token_ids) > 0, "tokens and probabilities differ in number")
-        check(all(x <= 1e-4 for x in answer.logprobs), "a probability above 1, or none")
+        check(all(x <= 1e-4 for x in answer.logprobs), "a probability above 1 or undefined")
         check(answer.finish in ("stop", "length"), f"finish {answer.finish!r}")
-        check((answer.fired is None) == (method is None), "proof without a method, or a method without proof")
+        check((answer.fired is None) == (method is None), "activity without a method, or a method without activity")
         if answer.fired is not None:
-            check(bool(answer.fired) or answer.fired.reason, "nothing fired, and nobody says why")
+            check(bool(answer.fired) or answer.fired.reason, "the method was inactive without a reason")
             check(all(math.isfinite(x) for x in answer.fired.sizes.values()), "a size that is not finite")
         if answer.trace is not None:
-            check(answer.trace.steps == len(answer.token_ids), "a trace of another length")
+            check(answer.trace.steps == len(answer.token_ids), "a trace of the wrong length")
 
 
 def _typed(value: str) -> Any:

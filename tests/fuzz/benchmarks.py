@@ -1,4 +1,4 @@
-"""Benchmark data of every task with something wrong in it, and answers of other programs."""
+"""Mutated benchmark data of every task, and mutated answers of other programs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ COUNTED = ("unparsable", "without_objects", "unjudged", "rated", "n", "model", "
 
 @dataclass(frozen=True)
 class File:
-    """One file of valid data: a JSON value, or text."""
+    """A file of valid data: a JSON value, or text."""
 
     content: Any
     lines: bool = False
     exact: bool = True
-    """Whether every change in it must show: not in a table of words, or in the judge's template."""
+    """Whether every change must be noticed; false for tables of words and the judge's template."""
 
     def written(self) -> bytes:
         return self.content.encode() if isinstance(self.content, str) else odd.dump(self.content, self.lines)
@@ -140,7 +140,7 @@ def _known(sample: Sample) -> str:
 
 
 def data(draw: Draw) -> None:
-    """A reader refuses, or gives the samples that it gives without the change, unless a value itself changed."""
+    """A reader refuses the data, or gives the original samples unless a value itself changed."""
     name = draw.choice(list(TASKS))
     files = TASKS[name]
     changed = draw.choice(list(files))
@@ -154,22 +154,22 @@ def data(draw: Draw) -> None:
     samples = task.samples()
     _check_samples(samples)
     found = {_known(s) for s in samples}
-    # an id may be a number or a text, and one of five reference captions may be empty
+    # an id may be a number or a string, and one of five reference captions may be empty
     another = re.search(r"question_id became '.*\S.*'$|/caption became ' ?'$", mutated.how)
     if files[changed].exact and mutated.change == "structure" and not another:
-        check(found == before, f"{changed}: accepted, with other samples ({mutated.how.partition(' ')[2][:40]})")
+        check(found == before, f"{changed}: accepted with different samples ({mutated.how.partition(' ')[2][:40]})")
     if files[changed].exact and mutated.change == "removed":
-        check(found <= before or _derived(name), f"{changed}: a part of it gives other samples")
+        check(found <= before or _derived(name), f"{changed}: a part of it gives different samples")
     check_figures(draw, task, samples)
 
 
 def _derived(name: str) -> bool:
-    """Samples that tell of the whole file: how many questions a group has, which images are left."""
+    """Whether samples depend on the whole file, such as the number of questions per group or the drawn images."""
     return name in ("blink-twice", "chair from COCO", "mmhal", "mme")
 
 
 def check_survey(folder: Path) -> None:
-    """`heal data check` tells what is broken and never breaks."""
+    """`heal data check` reports broken data and never fails."""
     try:
         found = survey(folder)
     except HealError:
@@ -179,11 +179,11 @@ def check_survey(folder: Path) -> None:
 
 def _check_samples(samples: Any) -> None:
     check(len(samples) > 0, "a task without samples")
-    check(len({s.id for s in samples}) == len(samples), "two samples with one id")
+    check(len({s.id for s in samples}) == len(samples), "two samples with the same id")
     for s in samples:
         check(
             isinstance(s.prompt, str) and isinstance(s.id, str) and isinstance(s.unit, str),
-            "a sample that is no text",
+            "a sample that is not a string",
         )
         check(
             s.truth.get("label", "yes") in ("yes", "no"),
@@ -193,7 +193,7 @@ def _check_samples(samples: Any) -> None:
 
 
 def check_figures(draw: Draw, task: Task, samples: Any) -> None:
-    """Any answers give figures in their ranges."""
+    """Figures of arbitrary answers are within their ranges."""
     parses: dict[str, Mapping[str, Any]] = {}
     for s in samples:
         text = draw.choice(ANSWERS)
@@ -213,8 +213,8 @@ def in_range(found: Mapping[str, Any], number: int) -> None:
         last = name.rpartition("/")[2]
         limit = number * 10 if last in COUNTED else LIMITS.get(last, 100)
         if last == "score" and "/" not in name:
-            limit = math.inf  # in per cent of the reference
-        check(0 <= value <= limit, f"{name} = {value} lies outside of 0 to {limit}")
+            limit = math.inf  # percentage of the reference
+        check(0 <= value <= limit, f"{name} = {value} is outside 0 to {limit}")
 
 
 # ── answers of other programs ─────────────────────────────────────────────────────────────────────────────
@@ -240,7 +240,7 @@ SCORED: dict[str, tuple[dict[str, File], Scorer]] = {
 
 
 def scored_files(draw: Draw) -> None:
-    """Scores are the same, or refused, unless a value itself changed."""
+    """Scores are equal or refused, unless a value itself changed."""
     name = draw.choice(list(SCORED))
     files, score = SCORED[name]
     changed = draw.choice(list(files))
@@ -252,16 +252,16 @@ def scored_files(draw: Draw) -> None:
     found = score(draw.place)
     in_range(found, before["n"])
     json.dumps(json_values(found), allow_nan=False)
-    nothing = re.search(r"(caption|text) became ' ?'$", mutated.how)  # a model may answer nothing
+    nothing = re.search(r"(caption|text) became ' ?'$", mutated.how)  # an answer may be empty
     if mutated.change == "structure" and not nothing:
-        check(repr(found) == repr(before), f"{changed}: accepted, with other figures")
+        check(repr(found) == repr(before), f"{changed}: accepted with different figures")
 
 
 LABELLED = [{"image": f"{i}.png", "objects": ["dog", "cat"]} for i in range(3)]
 
 
 def labelled(draw: Draw) -> None:
-    """The pictures of `heal calibrate`."""
+    """The images of `heal calibrate`."""
     path = draw.place / "pictures.jsonl"
     file = File(LABELLED, lines=True)
     mutated = file.mutated(draw)
@@ -270,4 +270,4 @@ def labelled(draw: Draw) -> None:
     found = labelled_files(path)
     told = [(p.image.name, p.objects) for p in found]
     if mutated.change == "structure" and "doubled" not in mutated.how and "objects/" not in mutated.how:
-        check(told == [(f"{i}.png", frozenset(("dog", "cat"))) for i in range(3)], "accepted, with other pictures")
+        check(told == [(f"{i}.png", frozenset(("dog", "cat"))) for i in range(3)], "accepted with different images")

@@ -1,4 +1,4 @@
-"""Checkpoints with something wrong in their configuration."""
+"""Checkpoints with a mutated configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def saved() -> Path:
 
 
 def checkpoints(draw: Draw) -> None:
-    """What loads has all its weights from the file, and answers; the rest is refused."""
+    """A loaded model has all its weights from the file and answers; everything else is refused."""
     folder = Path(shutil.copytree(saved(), draw.place / "checkpoint"))
     names = sorted(p.name for p in folder.glob("*.json"))
     name = draw.choice([*names, "config.json", "config.json", "config.json", WEIGHTS, "chat_template.jinja"])
@@ -52,6 +52,6 @@ def checkpoints(draw: Draw) -> None:
     others = again.model.state_dict()
     for key, weight in vlm.model.state_dict().items():
         same = torch.equal(weight, others[key]) or bool(weight.isnan().any())
-        check(same, "weights that are not in the file were made up")
+        check(same, "weights that are not in the file were initialised")
     answer = vlm.generate(picture(draw), "what is this ?", max_new_tokens=2, do_sample=False)
     check(len(answer.token_ids) > 0, "an answer without tokens")

@@ -1,4 +1,4 @@
-"""The command line: every command and option, with values that nobody should give."""
+"""The command line: every command and option, with unusual values."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.fuzz.pictures import _encoded
 from tests.fuzz.stored import finished_run, lasting, tiny
 
 HEAVY = ("report", "calibrate", "compare", "speed")
-"""Commands that work for long: they end where a model would be loaded."""
+"""Long commands, which are stopped where a model would be loaded."""
 WRITTEN = ("trace", "out", "to")
 REFUSALS = (2, 3)
 PROMPTS = ("what is this ?", "Is there a dog?", "describe the image")
 ONE = f"{strings.SCENES}=1"
 FORCED = {"max_new_tokens": ("1", "2"), "limit": ("1", "2"), "batch_size": ("1", "2", "16"), "num_beams": ("1", "2")}
-"""What a good value is, where any large one takes long."""
+"""Valid values of options for which large values take long."""
 
 LONG = ("max_new_tokens", "limit")
-"""What a large valid number makes long, as it should."""
+"""Options for which large valid numbers take long."""
 
 
 class Accepted(BaseException):
@@ -54,7 +54,7 @@ class Ended:
 
 @cache
 def commands() -> dict[tuple[str, ...], Any]:
-    """Every command by the words that call it."""
+    """All commands by their names."""
     found: dict[tuple[str, ...], Any] = {}
 
     def walk(command: Any, words: tuple[str, ...]) -> None:
@@ -71,7 +71,7 @@ def commands() -> dict[tuple[str, ...], Any]:
 
 @cache
 def files() -> dict[str, Path]:
-    """Good inputs: a picture, data, answers."""
+    """Valid inputs: an image, data, answers."""
     place = lasting() / "good"
     place.mkdir(exist_ok=True)
     (place / "a.png").write_bytes(_encoded("PNG", "RGB", (64, 48)) or b"")
@@ -93,7 +93,7 @@ def files() -> dict[str, Path]:
 
 
 def value(draw: Draw, words: tuple[str, ...], parameter: Any, wrong: float) -> str:
-    """For one option or argument: good, or with this chance anything."""
+    """A value of an option or argument: arbitrary with probability `wrong`, otherwise valid."""
     name = parameter.name or ""
     if name in WRITTEN:
         suffix = ".safetensors" if name == "trace" else ""
@@ -166,7 +166,7 @@ def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str 
 def arguments(draw: Draw) -> list[str]:
     words = draw.choice(list(commands()))
     found = list(words)
-    wrong = draw.choice((0.0, 0.08, 0.08, 0.3))  # few at a time, so that what is wrong is met in all depths
+    wrong = draw.choice((0.0, 0.08, 0.08, 0.3))  # few at a time, so that errors occur at all depths
     for parameter in commands()[words].params:
         option = next((o for o in getattr(parameter, "opts", ()) if o.startswith("--")), None)
         if option is None:
@@ -198,7 +198,7 @@ def command_lines(draw: Draw) -> None:
 
 
 def comparisons(draw: Draw) -> None:
-    """Whole runs of `heal compare`, a sample or two long."""
+    """Complete runs of `heal compare` with one or two samples."""
     methods = draw.choice(("plain,heal", "plain", "heal,vcd", "plain,beam:beams=2"))
     tasks = draw.choice(("pope", "chair", "mme", "pope,chair", "chair,mme,pope", ",", "chair,chair"))
     given = ["compare", "--out", str(draw.place / "run"), "--model", "random", f"--{strings.SCENES}", "1", "--limit"]
@@ -208,7 +208,7 @@ def comparisons(draw: Draw) -> None:
 
 
 def evaluations(draw: Draw) -> None:
-    """Whole runs of `heal eval`, one sample and two tokens long, with odd options of decoding."""
+    """Complete runs of `heal eval` with one sample and two tokens, with unusual decoding options."""
     task = draw.choice((f"mini-chair:{ONE}", f"mini-pope:{ONE},splits=random", f"mini-mme:{ONE},subtasks=count"))
     method = draw.choice(
         ("plain", "plain,heal", "heal", "plain,beam:beams=2", "dola", "vcd", "plain,pai", "vhr", "memvr")
@@ -233,7 +233,7 @@ def evaluations(draw: Draw) -> None:
 
 
 def call(draw: Draw, given: list[str], whole: bool = False) -> Ended:
-    """The command in this process, its output as a pipe would get it; `whole`: a long one is not cut short."""
+    """Run the command in this process and capture its output; `whole`: long commands are not stopped early."""
     out, err = (
         io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=e, write_through=True)
         for e in ("strict", "backslashreplace")
@@ -272,7 +272,7 @@ def _inside(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _short(given: list[str], whole: bool) -> Iterator[None]:
-    """Models are copies of one tiny one; long commands end when they would load theirs."""
+    """Use copies of one tiny model, and stop long commands when they would load one."""
 
     def accept(*_: object, **__: object) -> None:
         raise Accepted
@@ -295,7 +295,7 @@ def _short(given: list[str], whole: bool) -> Iterator[None]:
 
 
 def judge_ended(given: list[str], ended: Ended) -> None:
-    """An exit code that is documented, one line about what is wrong, and output that can be read."""
+    """Check the exit code, the error line and the output of a command."""
     both = ended.out + ended.err
     check("Traceback" not in both, "a traceback was printed")
     check(ended.code in (0, 2, 3, 4), f"exit code {ended.code}")
@@ -304,10 +304,10 @@ def judge_ended(given: list[str], ended: Ended) -> None:
     if ended.code in REFUSALS and "check" not in given[:2]:
         errors = re.findall(r"^(?:heal: error|Error|error): .*\S", ended.err, flags=re.M)
         check(len(errors) == 1, f"{len(errors)} error lines")
-        check(len(errors[0]) < 2000 + sum(map(len, given)), "an error line far longer than what was given")
+        check(len(errors[0]) < 2000 + sum(map(len, given)), "an error line much longer than the input")
         check(not ended.out.strip(), "a refusal with results")
     if ended.code == 0:
-        check("error:" not in ended.err.lower(), "an error, and exit code 0")
+        check("error:" not in ended.err.lower(), "an error with exit code 0")
         _check_results(given, ended.out)
 
 
@@ -316,8 +316,8 @@ def _check_results(given: list[str], out: str) -> None:
         try:
             found = json.loads(out, parse_constant=_no_constant)
         except ValueError as error:
-            raise Nonsense(f"--json prints no JSON: {error}") from error
-        check(isinstance(found, (dict, list)), "--json prints no object")
+            raise Nonsense(f"--json does not print JSON: {error}") from error
+        check(isinstance(found, (dict, list)), "--json does not print an object")
     if not any("nan" in a.lower() for a in given):
         check(not re.search(r"(?<![\w/.-])-?nan(?![\w/.-])", out, flags=re.I), "NaN is printed as a figure")
 

@@ -1,4 +1,4 @@
-"""What a judge may reply, on every level: the text, the response, the headers, the stored reply."""
+"""Judge replies on every level: text, response, headers, stored reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIECES = (
 
 
 def replies(draw: Draw) -> None:
-    """A rating is one of those that exist, and the one that is written."""
+    """A parsed rating is valid and occurs in the reply."""
     reply = draw.choice((" ", "\n", "")).join(
         draw.choice(PIECES) if draw.often(0.85) else odd.text(draw) for _ in range(draw.randint(1, 3))
     )
@@ -36,8 +36,8 @@ def replies(draw: Draw) -> None:
     found = rating(reply)
     check(found is None or found in range(7), f"a rating of {found}")
     written = set(re.findall(r"rating: (-?[\d.]*\d)", reply.lower()))
-    check(found is None or written == {str(found)}, f"read as {found}, but {sorted(written)} is written")
-    pair = scores(reply)  # or what is wrong with the reply
+    check(found is None or written == {str(found)}, f"parsed as {found}, but the reply has {sorted(written)}")
+    pair = scores(reply)  # or the error
     check(not isinstance(pair, tuple) or all(is_amount(x) and x <= 10 for x in pair), f"scores {pair}")
 
 
@@ -60,13 +60,13 @@ def options(draw: Draw) -> None:
     made = JudgeOptions(**given)
     with Judge(made, draw.place / "judge") as judge:
         judge.place(Prompt("s", "t"))
-    check(isinstance(made.attempts, int) and made.attempts >= 1, "no attempt")
+    check(isinstance(made.attempts, int) and made.attempts >= 1, "no attempts")
     for name in ("backoff", "longest", "timeout"):
         check(is_amount(getattr(made, name)), f"{name} is {getattr(made, name)!r}")
 
 
 def responses(draw: Draw) -> None:
-    """Whatever an endpoint sends, there is a text or a reason, and no pause is longer than allowed."""
+    """Any response gives a text or an error, and no pause exceeds the limit."""
     good = {"choices": [{"message": {"role": "assistant", "content": "Rating: 4"}, "finish_reason": "stop"}]}
     sent = []
     for _ in range(3):
@@ -97,11 +97,11 @@ def responses(draw: Draw) -> None:
         check((reply.text is None) == bool(reply.error), "neither text nor error, or both")
         check(reply.text is None or (isinstance(reply.text, str) and reply.text.strip()), "an empty reply")
         again = judge(Prompt("system", "text")) if reply.text is not None else None
-        check(again is None or (again.cached and again.text == reply.text), "what was stored is another reply")
+        check(again is None or (again.cached and again.text == reply.text), "the stored reply is different")
 
 
 def stored_replies(draw: Draw) -> None:
-    """A stored reply that is damaged is asked for again, never used."""
+    """A damaged stored reply is requested again and never used."""
     good = {"choices": [{"message": {"role": "assistant", "content": "fresh"}, "finish_reason": "stop"}]}
     client = partial(
         httpx.Client,

@@ -1,10 +1,10 @@
-"""Every kind of input, with its share."""
+"""All kinds of input with their weights."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name that is no folder must not be looked for in the network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # names that are not folders must not be looked up on the Hub
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from tests.fuzz import asking, benchmarks, checkpoints, commands, judges, pictures, stored, strings

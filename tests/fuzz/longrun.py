@@ -16,11 +16,11 @@ from pathlib import Path
 from tests.fuzz.oracle import Case, Outcome, judge
 
 SILENT = 90.0
-"""Seconds without a word after which a process is ended: code outside of Python hangs."""
+"""Seconds without output after which a process is killed, because code outside Python may hang."""
 
 
 def cases(inputs: int, seed: int, only: list[str]) -> list[Case]:
-    """Kinds mixed as they are weighed, numbered so that no two seeds share a case."""
+    """Cases of all kinds by weight, numbered so that seeds do not share cases."""
     from tests.fuzz.kinds import KINDS
 
     chosen = [kind for kind in KINDS.values() if not only or kind.name in only]
@@ -33,14 +33,14 @@ def cases(inputs: int, seed: int, only: list[str]) -> list[Case]:
 
 
 def work(given: list[Case], out: Connection) -> None:
-    """Tells the number of a case before it is tried, and its outcome afterwards."""
+    """Send each case before it is tried, and its outcome afterwards."""
     import torch
 
     torch.set_num_threads(1)
     from tests.fuzz.kinds import KINDS
 
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
-        tempfile.tempdir = base  # what is made once in this process goes with it
+        tempfile.tempdir = base  # removed with this process
         for index, case in enumerate(given):
             out.send(index)
             out.send(judge(KINDS[case.kind], case, Path(base)))
@@ -48,7 +48,7 @@ def work(given: list[Case], out: Connection) -> None:
 
 
 class Worker:
-    """A process with its share of the cases; one that hangs or dies is replaced, and its case is a failure."""
+    """A process with its share of the cases. If it hangs or dies, it is replaced and its case fails."""
 
     def __init__(self, given: list[Case]) -> None:
         self.left = deque(given)
@@ -63,7 +63,7 @@ class Worker:
         self.heard = time.monotonic()
 
     def receive(self) -> Outcome | None:
-        """The next outcome, if that is what was sent. EOFError when there is no more."""
+        """The next outcome, if one was sent. Raises EOFError at the end."""
         told = self.pipe.recv()
         self.heard = time.monotonic()
         if isinstance(told, Outcome):
@@ -77,7 +77,7 @@ class Worker:
         self.process.kill()
         self.process.join()
         if self.current is None:
-            raise RuntimeError(f"a process of the fuzzer ended between two cases ({why})")
+            raise RuntimeError(f"a fuzzer process ended between two cases ({why})")
         lost = Outcome(self.left.popleft(), "failed", why, self.current.kind)
         self.current = None
         if self.left:
@@ -112,7 +112,7 @@ def long_run(given: list[Case], processes: int) -> list[Outcome]:
 
 
 def report(found: list[Outcome], out: Path) -> str:
-    """Failures in groups, each with its shortest input and how to see it again."""
+    """Print groups of failures, each with its shortest input and the command to replay it."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in found:
         if outcome.verdict == "failed":
@@ -127,7 +127,7 @@ def report(found: list[Outcome], out: Path) -> str:
         lines += [
             f"{number:3d}. {key[0]}: {first.what[:200]}  ({len(members)} times)",
             f"     input: {first.shown[:300]!r}",
-            f"     again: python -m tests.fuzz --replay {first.case}",
+            f"     replay: python -m tests.fuzz --replay {first.case}",
         ]
     return "\n".join(lines)
 
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kind", action="append", default=[], help="Only this kind of input; may be repeated.")
-    parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="Where failures are kept.")
+    parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="Folder for failures.")
     parser.add_argument("--replay", metavar="CASE", help="One case, as `method:17`, or the file of a failure.")
     given = parser.parse_args()
     if given.replay:

@@ -1,4 +1,4 @@
-"""Odd values: numbers, texts, paths, and mutations of JSON, text and bytes."""
+"""Unusual values: numbers, strings, paths, and mutations of JSON, text and bytes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TEXTS = (
 )  # fmt: skip
 NOT_IN_ARGUMENTS = ("\x00", "\ud800")
 UNDECODABLE = "\udcff"
-"""What a byte that is no UTF-8 becomes in a command line."""
+"""The form of an invalid UTF-8 byte in a command line."""
 CONTROL = frozenset(map(chr, (*range(9), 11, 12, *range(14, 32), *range(127, 160))))
-"""Characters that can act on a terminal: all but tabs and line ends."""
+"""Control characters other than tabs and line ends."""
 
 
 def number(draw: Draw) -> str:
@@ -47,12 +47,12 @@ def text(draw: Draw) -> str:
 
 
 def argument(draw: Draw) -> str:
-    """A text that a command line can hold."""
+    """A string that a command line can hold."""
     return UNDECODABLE if draw.often(0.03) else draw.choice((number, text))(draw)
 
 
 def value(draw: Draw) -> Any:
-    """A value of Python that a caller might give by mistake."""
+    """A Python value that a caller might pass by mistake."""
     return draw.choice((
         lambda: number(draw), lambda: text(draw), lambda: None, lambda: True, lambda: False,
         lambda: draw.randint(-5, 5), lambda: draw.uniform(-2, 2), lambda: float("nan"), lambda: float("inf"),
@@ -65,7 +65,7 @@ def value(draw: Draw) -> Any:
 
 
 def path_to_read(draw: Draw, good: Path | None = None) -> str:
-    """A file, or what is there in the place of one: nothing, a folder, a device, a pipe, a link to itself."""
+    """A path to a file, or to nothing, a folder, a device, a pipe, or a link to itself."""
     place = draw.place
     kind = draw.choice((
         "good", "good", "good", "missing", "folder", "null", "zero", "full", "pipe", "loop", "dangling", "link",
@@ -101,7 +101,7 @@ def path_to_read(draw: Draw, good: Path | None = None) -> str:
 
 
 def path_to_write(draw: Draw, suffix: str = "") -> str:
-    """Never outside of the folder of the input: writing to a device as root would replace it."""
+    """A path inside the folder of the input, because writing to a device as root would replace it."""
     place = draw.place
     kind = draw.choice(("new", "new", "deep", "folder", "file", "loop", "below a file", "long", "unicode", "control"))
     name = place / f"{kind.replace(' ', '-')}{suffix}"
@@ -128,7 +128,7 @@ def path_to_write(draw: Draw, suffix: str = "") -> str:
 # ── JSON ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 Change = Literal["value", "removed", "structure", "none"]
-"""What a mutation changed: a value for another of its type, whole records taken away, anything else, or nothing."""
+"""The effect of a mutation: a value replaced by one of its type, records removed, another change, or none."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def odd_json(draw: Draw) -> Any:
 
 
 def nodes(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value, as the keys that lead there."""
+    """All locations in a JSON value, as sequences of keys."""
     found = [at] if at else []
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
@@ -155,7 +155,7 @@ def nodes(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def other_of_its_type(draw: Draw, old: Any) -> Any:
-    """A plausible value in the place of a plausible one."""
+    """Another plausible value of the same type."""
     if isinstance(old, bool):
         return not old
     if isinstance(old, int):
@@ -166,7 +166,7 @@ def other_of_its_type(draw: Draw, old: Any) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether a reader cannot know that this is not what was meant: words for words, a number for a number, …"""
+    """Whether a reader cannot detect the change: a string for a string, a number for a number, …"""
     if isinstance(old, str) and isinstance(new, str):
         return bool(old.strip() and new.strip())
     if isinstance(old, list):
@@ -176,7 +176,7 @@ def _alike(old: Any, new: Any) -> bool:
 
 
 def mutate_json(draw: Draw, value: Any) -> tuple[Any, Change, str]:
-    """A copy with one thing changed somewhere."""
+    """A copy with one change."""
     value = copy.deepcopy(value)
     places = nodes(value)
     if not places:
@@ -217,13 +217,13 @@ def mutate_json(draw: Draw, value: Any) -> tuple[Any, Change, str]:
 
 
 def dump(value: Any, lines: bool) -> bytes:
-    """As a file; `lines` for one record a line."""
+    """The content of a file; `lines` for JSON Lines."""
     text = "".join(json.dumps(v) + "\n" for v in value) if lines and isinstance(value, list) else json.dumps(value)
     return text.encode("utf-8", "surrogatepass")
 
 
 def mutate_document(draw: Draw, value: Any, lines: bool) -> Mutated:
-    """A JSON file with a change in what it says, or in how it is written."""
+    """A JSON file with a change in its content or its encoding."""
     if draw.often(0.7):
         mutated, change, how = mutate_json(draw, value)
         return Mutated(dump(mutated, lines), change, how)
@@ -234,7 +234,7 @@ def mutate_document(draw: Draw, value: Any, lines: bool) -> Mutated:
 
 
 def mutate_text(draw: Draw, content: bytes) -> Mutated:
-    """How a text file gets broken on its way."""
+    """Typical damage of a text file."""
     kind = draw.choice((
         "bom", "crlf", "utf-16", "latin-1", "cut", "nul", "flip", "blank lines", "line doubled", "line removed",
         "deep", "digits", "empty", "spaces", "no end", "garbage",
@@ -280,7 +280,7 @@ def flip(draw: Draw, content: bytes) -> bytes:
 
 
 def mutate_bytes(draw: Draw, content: bytes) -> Mutated:
-    """A binary file with bytes flipped, lost, added or moved; often near its head, where lengths are."""
+    """A binary file with bytes flipped, lost, added or moved, often near its start, where lengths are stored."""
     kind = draw.choice(("flip", "flip", "head", "head", "cut", "insert", "delete", "repeat", "zeros", "tail"))
     data, at = bytearray(content), draw.randrange(max(1, len(content)))
     if kind == "cut":

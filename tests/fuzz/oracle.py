@@ -1,7 +1,7 @@
-"""The judge of the fuzzer: an odd input is accepted, refused in a clear line, or it is a failure.
+"""The oracle of the fuzzer: an input is accepted, refused with a clear message, or a failure.
 
-A kind of input is a function that draws one input from a `Draw`, tries it, and checks what came out. It may end in
-`HealError` (a clean refusal); `Nonsense` says that something was accepted that should not have been.
+A kind of input is a function that draws an input from a `Draw`, tries it, and checks the result. It may raise
+`HealError` (a clean refusal) or `Nonsense` (an invalid input was accepted).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ except ImportError:  # not on Windows
 
 Verdict = Literal["ok", "refused", "failed"]
 MEMORY = 3 * 2**30
-"""Bytes that one input may add to the address space: a header that asks for more is refused or is a failure."""
+"""Address space in bytes that one input may use."""
 SHOWN = 600
 
 
 class Nonsense(AssertionError):
-    """An input was accepted, and what came out of it is wrong."""
+    """An input was accepted with a wrong result."""
 
 
 class TooLong(BaseException):
-    """The time limit of an input. No Exception, so that no handler in the code under test swallows it."""
+    """The time limit was exceeded. Not an Exception, so that the code under test does not catch it."""
 
 
 class Draw(random.Random):
-    """The source of one input: random numbers from the case alone, an empty folder, and a note of what was drawn."""
+    """The source of one input: random numbers that depend only on the case, an empty folder, and a description."""
 
     def __init__(self, case: Case, place: Path) -> None:
         super().__init__(str(case))
@@ -51,7 +51,7 @@ class Draw(random.Random):
         self.shown = ""
 
     def show(self, value: Any) -> None:
-        """What the input is, for the report."""
+        """Describe the input for the report."""
         text = value if isinstance(value, str) else repr(value)
         self.shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters)"
 
@@ -66,16 +66,16 @@ class Kind:
     name: str
     attempt: Callable[[Draw], None]
     weight: float
-    """Its share of a long run, relative to the others."""
+    """Relative weight in a long run."""
     few: int
-    """How many of it the test suite tries."""
+    """Number of inputs in the test suite."""
     seconds: float = 10.0
-    """What takes longer hangs."""
+    """Time limit in seconds."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input, made again from its kind and number."""
+    """One input, determined by its kind and number."""
 
     kind: str
     number: int
@@ -94,16 +94,16 @@ class Outcome:
     case: Case
     verdict: Verdict
     what: str = ""
-    """The error or the nonsense, in a line."""
+    """The error in one line."""
     where: str = ""
-    """The innermost place in the package, as file:function."""
+    """The innermost frame in the package, as file:function."""
     shown: str = ""
     detail: str = ""
     seconds: float = field(default=0.0, compare=False)
 
     @property
     def group(self) -> tuple[str, str]:
-        """Failures alike in this are probably one defect."""
+        """Failures with the same group are probably the same defect."""
         return self.where, re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|-?[\d.]+|\[.*\]", "…", self.what)[:90]
 
 
@@ -128,14 +128,14 @@ def _judged(kind: Kind, case: Case, base: Path | None) -> Outcome:
         return Outcome(case, "refused", str(error), shown=draw.shown)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # whatever it is: that is what is looked for
+    except BaseException as error:  # any exception is a failure
         return _failed(draw, case, error, f"{type(error).__name__}: {_first_line(error)}")
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 def unclear(message: str) -> str:
-    """Why a refusal is no clear message, or nothing."""
+    """Why an error message is unclear, or an empty string."""
     if not message.strip():
         return "a refusal without a message"
     return ""
@@ -153,7 +153,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Innermost frame of the package, else of this fuzzer."""
+    """The innermost frame of the package, otherwise of the fuzzer."""
     frames = [(f.filename.replace("\\", "/"), f.name) for f in traceback.extract_tb(error.__traceback__)]
     own = [(name.rpartition("/src/heal/")[2], function) for name, function in frames if "/src/heal/" in name]
     if own:
@@ -163,7 +163,7 @@ def _where(error: BaseException) -> str:
 
 @contextmanager
 def _limits(seconds: float) -> Iterator[None]:
-    """Time and memory for one input."""
+    """Limit time and memory of one input."""
 
     def stop(_: int, frame: FrameType | None) -> None:
         raise TooLong(f"more than {seconds:g} s")
@@ -201,11 +201,11 @@ def _address_space() -> int | None:
 
 
 def is_amount(value: object) -> bool:
-    """A finite number from 0 on, of a type that is meant to be one."""
+    """Whether a value is a finite number of 0 or more."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def check(condition: object, problem: str) -> None:
-    """An invariant of what was accepted."""
+    """Check an invariant of an accepted input."""
     if not condition:
         raise Nonsense(problem)

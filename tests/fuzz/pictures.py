@@ -1,4 +1,4 @@
-"""Pictures: odd modes, sizes and formats, damaged files, arrays."""
+"""Images: unusual modes, sizes and formats, damaged files, arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DTYPES = (
 
 @cache
 def _encoded(form: str, mode: str, size: tuple[int, int]) -> bytes | None:
-    """A picture that is dark on the left and bright on the right, or nothing if the format cannot hold it."""
+    """An image that is dark on the left and bright on the right, or None if the format does not support it."""
     width, height = size
     ramp = np.tile(np.linspace(0, 1, width), (height, 1))
     if mode in ("I;16", "I"):
@@ -77,12 +77,12 @@ def drawn(draw: Draw) -> tuple[bytes, str, tuple[int, int]]:
 
 
 def _both(path: Path) -> list[Image.Image]:
-    """As a user gives it, and as a benchmark reads it."""
+    """Load as a user and as a benchmark does."""
     return [open_image(str(path)), File(path).load()]
 
 
 def odd_pictures(draw: Draw) -> None:
-    """Whatever the mode, a picture keeps its size and what can be seen on it."""
+    """Images of any mode keep their size and content."""
     content, what, size = drawn(draw)
     path = draw.place / draw.choice(("a.png", "a.jpg", "a", "ü.png", "a b.PNG", "a\n.png"))
     path.write_bytes(content)
@@ -92,7 +92,7 @@ def odd_pictures(draw: Draw) -> None:
 
 
 def given_pictures(draw: Draw) -> None:
-    """The same as values in the memory."""
+    """The same for images in memory."""
     content, what, size = drawn(draw)
     draw.show(f"PIL image: {what}")
     with Image.open(io.BytesIO(content)) as picture:
@@ -108,11 +108,11 @@ def _check_seen(found: Image.Image, what: str, size: tuple[int, int]) -> None:
     grey = np.asarray(found, dtype=float).mean(axis=(0, 2))
     mode = what.split()[1]
     third = max(1, len(grey) // 3)
-    check(grey[-third:].mean() - grey[:third].mean() > 60, f"{mode} pictures lose what is on them")
+    check(grey[-third:].mean() - grey[:third].mean() > 60, f"{mode} images lose their content")
 
 
 def damaged_pictures(draw: Draw) -> None:
-    """A file that was cut is refused, or it is the whole picture all the same."""
+    """A truncated file is refused, or still gives the whole image."""
     content, what, _ = drawn(draw)
     path = draw.place / "a.png"
     path.write_bytes(content)
@@ -121,23 +121,23 @@ def damaged_pictures(draw: Draw) -> None:
     path.write_bytes(mutated.content)
     draw.show(f"{what}: {mutated.how}")
     for found in _both(path):
-        check(found.mode == "RGB" and min(found.size) > 0, "no RGB picture")
+        check(found.mode == "RGB" and min(found.size) > 0, "not an RGB image")
         if whole is not None and mutated.change == "removed":
             check(
                 found.size == whole.size and np.array_equal(np.asarray(found), np.asarray(whole)),
-                f"a cut {what.split()[0]} file is read as a picture",
+                f"a truncated {what.split()[0]} file is read as an image",
             )
 
 
 def places(draw: Draw) -> None:
-    """Paths that lead to no picture."""
+    """Paths that are not images."""
     good = draw.place / "good.png"
     good.write_bytes(_encoded("PNG", "RGB", (8, 8)) or b"")
     path = odd.path_to_read(draw, good)
     draw.show(path)
     for read in (open_image, lambda p: File(Path(p)).load()):
         if read(path).size != (8, 8):
-            raise Nonsense("another picture than the one that is there")
+            raise Nonsense("a different image")
 
 
 def arrays(draw: Draw) -> None:
@@ -158,8 +158,8 @@ def arrays(draw: Draw) -> None:
     seen = array[..., :3] if array.ndim == 3 else array
     check(found.mode == "RGB" and found.size == array.shape[1::-1], f"the size is {found.size}")
     if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
-        check(np.array_equal(np.asarray(found), array), "other pixels")
+        check(np.array_equal(np.asarray(found), array), "different pixels")
     check(
         array.size < 12 or seen.std() == 0 or np.asarray(found).std() > 0,
-        f"{array.dtype} arrays lose what is on them",
+        f"{array.dtype} arrays lose their content",
     )

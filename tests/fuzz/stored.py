@@ -1,4 +1,4 @@
-"""What runs leave on disk, damaged: run folders, traces, equilibria, replies of a judge."""
+"""Damaged stored files: run folders, traces, equilibria, judge replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.fuzz.strings import SCENES
 
 @cache
 def lasting() -> Path:
-    """A folder for what is made once in a process."""
+    """A folder for files that are created once per process."""
     place = Path(tempfile.mkdtemp(prefix="fuzz-made-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place
@@ -39,7 +39,7 @@ def lasting() -> Path:
 
 @cache
 def tiny() -> VLM:
-    """Never changed; whoever needs one to change takes a copy."""
+    """A shared model. Copy it before changing it."""
     return VLM.random()
 
 
@@ -62,7 +62,7 @@ def _told(summary: Summary) -> str:
 
 
 def runs(draw: Draw) -> None:
-    """A damaged run is refused, says that something is missing, or is scored as before."""
+    """A damaged run is refused, reported as incomplete, or scored as before."""
     rows_before()
     folder = Path(shutil.copytree(finished_run(), draw.place / "run"))
     name = draw.choice(("run.json", "samples.jsonl", "records.jsonl", "records.jsonl"))
@@ -79,7 +79,7 @@ def runs(draw: Draw) -> None:
     draw.show(f"{name}: {mutated.how}")
     summary = rescore(folder)
     for row in summary.rows:
-        check(min(row.answered, row.failed, row.missing) >= 0, "fewer than no answers")
+        check(min(row.answered, row.failed, row.missing) >= 0, "a negative number of answers")
         in_range({k: v.value for k, v in row.figures.items()}, 100)
         for figure in row.figures.values():
             check(math.isnan(figure.low) or figure.low <= figure.high, "an interval that ends before it begins")
@@ -88,7 +88,7 @@ def runs(draw: Draw) -> None:
     json.dumps(json_values(summary.scores()), allow_nan=False)
     fewer = re.fullmatch(r"configuration/methods/[^/]* deleted", mutated.how)
     if mutated.change == "structure" and not (summary.missing or summary.failed or fewer):
-        check(_told(summary) == rows_before(), f"{name}: accepted, with other figures")
+        check(_told(summary) == rows_before(), f"{name}: accepted with different figures")
 
 
 # ── traces ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +118,7 @@ def trace_bytes() -> bytes:
 
 
 def traces(draw: Draw) -> None:
-    """A damaged trace is refused, or loads as a trace that can be used."""
+    """A damaged trace is refused or loads as a usable trace."""
     content = trace_bytes()
     size = struct.unpack("<Q", content[:8])[0]
     header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
@@ -126,7 +126,7 @@ def traces(draw: Draw) -> None:
         if draw.often(0.4):
             record, change, how = odd.mutate_json(draw, json.loads(header["__metadata__"]["record"]))
             header["__metadata__"]["record"] = json.dumps(record)
-            # what a token, a text, a configuration or a list of versions says is free
+            # tokens, texts, configurations and versions may have any value
             change, how = (
                 "value" if how.startswith(("config", "versions", "text", "tokens/")) else change,
                 f"record/{how}",
@@ -143,14 +143,14 @@ def traces(draw: Draw) -> None:
     draw.show(mutated.how)
     found = Trace.load(path)
     share = found.alpha_vis[~np.isnan(found.alpha_vis)]
-    check(bool(((share >= 0) & (share <= 1)).all()), "a visual share outside of 0 to 1")
+    check(bool(((share >= 0) & (share <= 1)).all()), "a visual share outside 0 to 1")
     check(len(found.tokens) == found.steps and len(found.mean_alpha()) == found.steps, "tokens and steps differ")
-    check(len(found.to_dataframe()) == found.visual.size, "a table of another size")
+    check(len(found.to_dataframe()) == found.visual.size, "a table of the wrong size")
     found.save(draw.place / "again.safetensors")
-    check(Trace.load(draw.place / "again.safetensors") == found, "saved and loaded, it is another trace")
+    check(Trace.load(draw.place / "again.safetensors") == found, "saving and loading changes the trace")
     if mutated.change == "structure":
         path.write_bytes(content)
-        check(found == Trace.load(path), "accepted, as another trace")
+        check(found == Trace.load(path), "accepted as a different trace")
 
 
 def equilibria(draw: Draw) -> None:
@@ -166,15 +166,15 @@ def equilibria(draw: Draw) -> None:
     draw.show(mutated.how)
     found = Equilibrium.load(path)
     targets = found.targets(draw.choice((0.0, 0.5)))
-    check(
-        bool(np.isfinite(targets).all()) and bool(((targets > 0) & (targets < 1)).all()), "a target outside of 0 to 1"
-    )
-    check(bool((found.counts >= 0).all()), "a head seen less than never")
-    check(isinstance(found.source, dict), "a source that is no object")
+    check(bool(np.isfinite(targets).all()) and bool(((targets > 0) & (targets < 1)).all()), "a target outside 0 to 1")
+    check(bool((found.counts >= 0).all()), "a negative count")
+    check(isinstance(found.source, dict), "a source that is not an object")
     found.save(draw.place / "again.json")
     again = Equilibrium.load(draw.place / "again.json")
-    check(np.allclose(again.targets(), found.targets(), atol=1e-4), "saved and loaded, it is another equilibrium")
-    unmeasured = re.match(r"logits/0/1|logits/./. became None", mutated.how)  # a head without a median is no error
+    check(np.allclose(again.targets(), found.targets(), atol=1e-4), "saving and loading changes the equilibrium")
+    unmeasured = re.match(r"logits/0/1|logits/./. became None", mutated.how)  # a head may have no median
     if mutated.change == "structure" and not unmeasured and not mutated.how.startswith(("source", "something")):
         path.write_text(json.dumps(good))
-        check(np.array_equal(Equilibrium.load(path).targets(), found.targets()), "accepted, as another equilibrium")
+        check(
+            np.array_equal(Equilibrium.load(path).targets(), found.targets()), "accepted as a different equilibrium"
+        )

@@ -1,4 +1,4 @@
-"""Names with options, as on the command line, and the same values given in Python."""
+"""Names with options in command-line syntax, and the same values in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fuzz import odd
 from tests.fuzz.oracle import Draw, check
 
 SCENES = "count"
-"""The option of a miniature task that says how many scenes it has."""
+"""The option for the number of scenes of a miniature task."""
 GENERATE = (
     "num_beams", "do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "length_penalty",
     "early_stopping", "no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "max_length", "eos_token_id",
@@ -30,7 +30,7 @@ GENERATE = (
 
 
 def _choices(hint: Any) -> list[str]:
-    """Words that fit a type."""
+    """Strings that are valid for a type."""
     found = [str(word) for word in typing.get_args(hint) if isinstance(word, str)]
     for member in typing.get_args(hint):
         found += _choices(member)
@@ -38,7 +38,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def option(draw: Draw, kind: type) -> str:
-    """option=value of a method or task, nearly right."""
+    """option=value of a method or task, almost valid."""
     hints = {f.name: typing.get_type_hints(kind)[f.name] for f in fields(kind)}
     key = draw.choice([*hints, *hints, odd.text(draw)[:50]])
     words = [
@@ -67,7 +67,7 @@ def option(draw: Draw, kind: type) -> str:
 
 
 def named(draw: Draw, kinds: dict[str, type]) -> str:
-    """A name with options. A long list of digits or letters stays rare."""
+    """A name with options. Long sequences of digits or letters are rare."""
     name = draw.choice(list(kinds)) if draw.often(0.93) else odd.argument(draw)
     options = ",".join(
         option(draw, kinds.get(name, next(iter(kinds.values())))) for _ in range(draw.choice((0, 1, 1, 1, 2, 3)))
@@ -112,14 +112,14 @@ def generate_text(draw: Draw) -> str:
 
 
 def methods(draw: Draw) -> None:
-    """What is accepted can be written down, and is read from that as the same."""
+    """The name of an accepted method parses to the same method."""
     text = method_text(draw)
     draw.show(text)
     method = parse(text)
     name = method_name(method)
-    check(parse(name) == method, f"the name {name!r} is read as another method")
+    check(parse(name) == method, f"the name {name!r} is parsed as a different method")
     options = json.loads(json.dumps(json_values(method.options()), allow_nan=False))
-    check(isinstance(options, dict), "options are no JSON object")
+    check(isinstance(options, dict), "options are not a JSON object")
     check("nan" not in name.lower().replace("profile=", ""), f"NaN was accepted: {name[:80]}")
     check(len(name) < 100_000, "a name of more than 100,000 characters")
 
@@ -129,7 +129,7 @@ def several_methods(draw: Draw) -> None:
     draw.show(text)
     found = methods_from([text])
     again = methods_from([",".join(found)])
-    check(again == found, "names are read as other methods")
+    check(again == found, "names are parsed as different methods")
 
 
 def tasks(draw: Draw) -> None:
@@ -137,14 +137,14 @@ def tasks(draw: Draw) -> None:
     draw.show(text)
     found = tasks_from([text], data)
     again = tasks_from(list(found), data)
-    check(again == found, f"the name {next(iter(found))[:80]!r} is read as another task")
+    check(again == found, f"the name {next(iter(found))[:80]!r} is parsed as a different task")
     for task in found.values():
         json.dumps(json_values(dict(catalogue.options_of(task))), allow_nan=False)
         check(task.max_new_tokens > 0, "a task without tokens")
 
 
 def constructors(draw: Draw) -> None:
-    """Methods, tasks and settings made in Python with values of the wrong sort."""
+    """Methods, tasks and settings created in Python with values of the wrong type."""
     kinds: dict[str, type] = {**available(), **catalogue.available_tasks()}
     name = draw.choice([*kinds, "settings", "settings"])
     if name == "settings":
@@ -158,14 +158,14 @@ def constructors(draw: Draw) -> None:
     if name in available():
         made = create(name, **wrong)
         exact = not any(isinstance(v, int) and abs(v) > 2**53 for v in wrong.values())
-        check(parse(method_name(made)) == made or not exact, f"{method_name(made)!r} is read as another method")
+        check(parse(method_name(made)) == made or not exact, f"{method_name(made)!r} is parsed as a different method")
     else:
         made_task = catalogue.create(name, draw.place, **wrong)
         check(task_name(made_task), "a task without a name")
 
 
 def generating(draw: Draw) -> None:
-    """--generate KEY=VALUE, as far as it can be checked without a model."""
+    """--generate KEY=VALUE, checked without a model."""
     texts = [generate_text(draw) for _ in range(draw.randint(1, 2))]
     draw.show(texts)
     found = parse_options(texts)
@@ -175,7 +175,7 @@ def generating(draw: Draw) -> None:
 
 
 def data_folders(draw: Draw) -> None:
-    """Tasks whose data folder is anything but one."""
+    """Tasks with an invalid data folder."""
     name = draw.choice([n for n in catalogue.available_tasks() if catalogue.needs_data(n)])
     folder = odd.path_to_read(draw)
     draw.show(f"create({name!r}, {folder!r}).samples()")

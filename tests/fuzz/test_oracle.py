@@ -1,4 +1,4 @@
-"""That the fuzzer itself sees what it is there to see."""
+"""Tests of the fuzzer itself."""
 
 import json
 import time
@@ -68,8 +68,8 @@ def test_verdicts() -> None:
     assert tried(leave).what == "SystemExit: 1"
 
 
-def test_a_case_is_always_the_same_and_leaves_nothing(tmp_path: Path) -> None:
-    """So that a failure can be shown again."""
+def test_cases_are_deterministic_and_clean_up(tmp_path: Path) -> None:
+    """This allows failures to be replayed."""
     made = [judge(KINDS["method"], Case("method", 7), tmp_path) for _ in range(2)]
     assert made[0] == made[1]
     assert made[0].shown != judge(KINDS["method"], Case("method", 8), tmp_path).shown
@@ -95,16 +95,16 @@ def test_every_kind_is_drawn() -> None:
         (Ended(2, "", "heal: error: \x1b[31mred\n"), "raw control characters"),
         (Ended(0, "f1  nan\n", ""), "NaN is printed"),
         (Ended(0, '{"f1": NaN}\n', ""), "it contains NaN"),
-        (Ended(0, "f1\n", ""), "--json prints no JSON"),
-        (Ended(0, "{}", "heal: error: x"), "an error, and exit code 0"),
+        (Ended(0, "f1\n", ""), "--json does not print JSON"),
+        (Ended(0, "{}", "heal: error: x"), "an error with exit code 0"),
     ],
 )
-def test_ends_that_are_no_ends(ended: Ended, problem: str) -> None:
+def test_bad_endings_are_detected(ended: Ended, problem: str) -> None:
     with pytest.raises(Nonsense, match=problem):
         judge_ended(["score", "chair", *["--json"] * ended.out.startswith(("{", "f1\n"))], ended)
 
 
-def test_ends_that_are_fine() -> None:
+def test_good_endings_are_accepted() -> None:
     judge_ended(["score", "--json"], Ended(0, '{"f1": null}\n', "model: x\n"))
     judge_ended(["score"], Ended(2, "", "heal: error: there is no file x\n"))
     judge_ended(["score"], Ended(3, "", "Usage: heal score\n\nError: no such option\n"))
@@ -124,7 +124,7 @@ def test_every_command_and_option_is_tried(tmp_path: Path) -> None:
         assert len(wanted - seen) <= len(wanted) / 3, (words, wanted - seen)
 
 
-def test_mutations_differ_and_say_what_they_change(tmp_path: Path) -> None:
+def test_mutations_differ_and_describe_the_change(tmp_path: Path) -> None:
     value = [{"id": 1, "text": "a", "more": [1, 2]}, {"id": 2, "text": "b", "more": []}]
     kinds = set()
     for number in range(300):

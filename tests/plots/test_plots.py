@@ -22,7 +22,7 @@ def heights(line: Line2D) -> np.ndarray:
     return np.asarray(line.get_ydata(), float)
 
 
-def test_every_cell_of_the_map_has_the_colour_of_its_type():
+def test_cells_have_the_colour_of_their_type():
     kinds = list(COLOURS)
     types = np.array([[int(kinds[(i + j) % len(kinds)]) for j in range(8)] for i in range(3)], np.uint8)
     axes = head_map(types).axes[0]
@@ -35,7 +35,7 @@ def test_every_cell_of_the_map_has_the_colour_of_its_type():
     assert axes.yaxis_inverted()
 
 
-def test_the_legend_counts_what_is_shown():
+def test_legend_counts_the_heads():
     types = np.array([[2, 4, 4], [4, 3, 2]], np.uint8)
     texts = [t.get_text() for t in head_map(types).legends[0].get_texts()]
     assert sorted(texts) == ["language 1", "synergy 3", "visual 2"]
@@ -48,7 +48,7 @@ def trace():
     return vlm.generate(picture, "describe", trace=True, max_new_tokens=8).trace
 
 
-def test_the_line_is_the_mean_share_and_made_up_things_are_red(trace):
+def test_line_is_the_mean_share_and_hallucinations_are_red(trace):
     figure = mix_over_tokens({"plain": Marked(trace, correct=[1], hallucinated=[3, 99])}, equilibrium=0.5)
     (axes,) = figure.axes
     np.testing.assert_allclose(heights(axes.lines[0]), trace.mean_alpha())
@@ -60,18 +60,18 @@ def test_the_line_is_the_mean_share_and_made_up_things_are_red(trace):
     assert heights(axes.lines[1])[0] == 0.5
 
 
-def test_one_panel_an_answer(trace):
+def test_one_panel_per_answer(trace):
     assert len(mix_over_tokens({"plain": Marked(trace), "heal": Marked(trace)}).axes) == 2
 
 
-def test_saved_as_a_picture_and_nothing_else_is_left(tmp_path):
+def test_saving_leaves_no_other_files(tmp_path):
     path = save(head_map(np.full((2, 2), 4, np.uint8)), tmp_path / "new" / "map.png")
     with Image.open(path) as image:
         assert image.size[0] > 100
     assert [p.name for p in path.parent.iterdir()] == ["map.png"]
 
 
-def test_the_same_figure_is_the_same_drawing(tmp_path):
+def test_saved_figures_are_deterministic(tmp_path):
     first, second = (
         save(head_map(np.full((2, 2), 4, np.uint8)), tmp_path / name).read_bytes() for name in ("a.svg", "b.svg")
     )
@@ -79,7 +79,7 @@ def test_the_same_figure_is_the_same_drawing(tmp_path):
     assert b"<svg" in first
 
 
-def test_a_panel_for_each_figure_with_its_interval():
+def test_one_panel_per_figure_with_intervals():
     found = {"POPE F1": Interval(80.0, 78.0, 82.0)}
     plain = ComparisonRow("plain", found, {}, math.nan, 0, None)
     slow = ComparisonRow("vcd", found | {"Recall": Interval(70.0, 69.0, 71.0)}, {}, 2.5, 0, True)
@@ -93,9 +93,9 @@ def test_a_panel_for_each_figure_with_its_interval():
     assert [t.get_text() for t in axes[0].texts] == ["plain", "vcd"]
 
 
-def test_the_settings_of_a_method_are_one_line():
-    def line(name, recall, made_up):
-        figures = {"Recall": Interval(recall, 0.0, 100.0), "CHAIR_s ↓": Interval(made_up, 0.0, 100.0)}
+def test_settings_of_a_method_form_one_line():
+    def line(name, recall, chair_s):
+        figures = {"Recall": Interval(recall, 0.0, 100.0), "CHAIR_s ↓": Interval(chair_s, 0.0, 100.0)}
         return ComparisonRow(name, figures, {}, 1.0, 0, None)
 
     table = [line("plain", 80.0, 35.0), line("vcd 1", 79.0, 30.0), line("vcd 2", 75.0, 25.0)]
@@ -110,13 +110,13 @@ def test_the_settings_of_a_method_are_one_line():
     assert axes.yaxis_inverted()
 
 
-def test_a_trace_alone_is_an_answer_without_marks(trace):
+def test_trace_without_marks(trace):
     alone, marked = mix_over_tokens({"a": trace}), mix_over_tokens({"a": Marked(trace)})
     one, other = (heights(figure.axes[0].lines[0]) for figure in (alone, marked))
     np.testing.assert_array_equal(one, other)
 
 
-def test_arguments_of_another_shape_are_explained(trace):
+def test_invalid_arguments_are_explained(trace):
     for wrong, message in (
         (trace, "needs {name: trace"),
         ({}, "not empty"),

@@ -1,4 +1,4 @@
-"""The model `heal` in lmms-eval. Needs lmms-eval: `make test-lmms` installs it in an environment of its own."""
+"""The model `heal` in lmms-eval. Needs lmms-eval: `make test-lmms` installs it in a separate environment."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ HEALED = ("method=heal,alpha=0.6,interval=2,layers=1-4", HEAL(alpha=0.6, interva
 
 
 @pytest.mark.parametrize(("arguments", "method"), [("method=plain", None), HEALED])
-def test_task_of_the_harness(
+def test_task_of_lmms_eval(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, method: HEAL | None
 ) -> None:
     found, scores = answers(folder, f"pretrained=embedded,{arguments}", monkeypatch)
@@ -87,7 +87,7 @@ def test_task_of_the_harness(
     assert scores["long,none"] == sum(len(text.split()) for text in expected) / 6
 
 
-def test_the_model_is_found_by_its_name() -> None:
+def test_model_is_registered() -> None:
     assert get_model("heal") is Heal
 
 

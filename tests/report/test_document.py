@@ -34,7 +34,7 @@ def figures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, vlm, weights, figures):
-    """Two runs that ended, one that did not, and the premise on natural scenes."""
+    """Two finished runs, an unfinished one, and the premise on natural scenes."""
     out = tmp_path_factory.mktemp("report")
     tasks = {
         "mini-pope": MiniPope(count=1, split="validation"),
@@ -51,11 +51,11 @@ def folder(tmp_path_factory, vlm, weights, figures):
 
 @pytest.fixture(autouse=True)
 def form(monkeypatch):
-    """The runs here have only some of the forms among which one is chosen."""
+    """These runs only have some of the forms to choose from."""
     monkeypatch.setattr("heal.report.document.chosen_form", lambda summary: "heal α=0.6")
 
 
-def test_only_what_ended_is_told_and_the_rest_is_named(folder, figures, weights):
+def test_finished_runs_are_reported_and_others_listed(folder, figures, weights):
     found = gather(folder, figures, weights)
     assert set(found.runs) == {"choice", "tuned-natural"}
     text = document(found)
@@ -69,7 +69,7 @@ def test_only_what_ended_is_told_and_the_rest_is_named(folder, figures, weights)
     assert "### counter" not in text
 
 
-def test_a_premise_is_kept_as_it_was(folder, figures, weights):
+def test_premise_round_trip(folder, figures, weights):
     (there,) = gather(folder, figures, weights).drifts.values()
     assert there.made_up == [("fork", 7, 0.31, 0.05)]
     assert there.separations[0].auc == 0.66
@@ -77,14 +77,14 @@ def test_a_premise_is_kept_as_it_was(folder, figures, weights):
     assert json.loads(premise_file(figures, "natural").read_text())["separations"][0]["within"] is None
 
 
-def test_figures_outlive_the_answers_they_come_from(folder, figures, weights, tmp_path):
+def test_stored_figures_do_not_need_the_runs(folder, figures, weights, tmp_path):
     before = gather(folder, figures, weights)
     after = gather(tmp_path, figures, weights)
     assert set(after.runs) == set(before.runs)
     assert document(after) == document(before)
 
 
-def test_figures_of_another_model_are_left_out(folder, figures, weights, tmp_path):
+def test_figures_of_another_model_are_ignored(folder, figures, weights, tmp_path):
     gather(folder, figures, weights)
     found = gather(tmp_path, figures, "of another model")
     assert not found.runs
@@ -92,7 +92,7 @@ def test_figures_of_another_model_are_left_out(folder, figures, weights, tmp_pat
     assert gather(tmp_path, figures, weights).runs
 
 
-def test_what_is_kept_is_what_was_found(folder, tmp_path):
+def test_stored_results_round_trip(folder, tmp_path):
     found = known(load_finished(folder / "choice"))
     store(found, tmp_path / "choice.json")
     again = known(load_stored(tmp_path / "choice.json"))
@@ -106,7 +106,7 @@ def test_what_is_kept_is_what_was_found(folder, tmp_path):
             assert new.figures[name].low == pytest.approx(interval.low, abs=1e-4, nan_ok=True)
 
 
-def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
+def test_stored_results_match_only_the_same_plan(folder, tmp_path):
     store(known(load_finished(folder / "choice")), tmp_path / "choice.json")
     there = known(load_stored(tmp_path / "choice.json"))
     pope, chair = MiniPope(count=1, split="validation"), MiniChair(count=1, split="validation")
@@ -119,14 +119,14 @@ def test_figures_answer_the_same_plan_and_no_other(folder, tmp_path):
     assert not there.matches(tasks, {"plain": None})
 
 
-def test_a_run_that_has_not_ended_is_not_kept(folder, tmp_path):
+def test_unfinished_runs_are_not_stored(folder, tmp_path):
     assert load_finished(folder / "tuning") is None
     assert load_finished(tmp_path / "nothing") is None
     assert load_stored(tmp_path / "nothing.json") is None
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '[{"configuration": {}}]', "[{}, 3]"])
-def test_a_file_that_is_something_else_is_refused(tmp_path, content):
+def test_invalid_files_are_refused(tmp_path, content):
     (tmp_path / "choice.json").write_text(content)
     with pytest.raises(DataError, match="delete it and measure again"):
         load_stored(tmp_path / "choice.json")

@@ -15,7 +15,7 @@ from tests.studies.test_comparison import row
 
 
 def validated(best: dict[str, int]) -> Summary:
-    """A run in which the given setting of each method is the best by the sum of both figures, not by either."""
+    """A run in which the given setting of each method is best by the sum of both figures, but not by either alone."""
     rows = [row("mini-pope", "plain"), row("mini-chair", "plain", f1=70.0)]
     for name, settings in STRENGTHS.items():
         for i in range(1, len(settings) + 1):
@@ -25,7 +25,7 @@ def validated(best: dict[str, int]) -> Summary:
     return Summary(Path("x"), tuple(rows))
 
 
-def test_settings_are_chosen_by_both_figures_together():
+def test_settings_are_chosen_by_the_sum_of_both_figures():
     best = {name: 1 + i % 4 for i, name in enumerate(STRENGTHS)}
     found = plans.tuned(validated(best))
     assert found == {name: STRENGTHS[name][best[name] - 1] for name in STRENGTHS}
@@ -53,13 +53,13 @@ def test_tuning_has_the_same_budget_for_all():
     assert len(methods) == 1 + 4 * len(STRENGTHS)
 
 
-def test_the_headline_is_what_was_chosen():
+def test_embedded_heal_is_the_chosen_form():
     there = load_stored(Path(__file__).parents[2] / "docs" / "results" / "choice.json")
     assert known(there).weights == weights_fingerprint(VLM.embedded().model)
     assert plans.equilibria()[plans.chosen_form(known(there).summary)] == EMBEDDED_HEAL
 
 
-def test_controls_differ_from_the_chosen_form_in_one_thing():
+def test_controls_differ_from_the_chosen_form_in_one_option():
     chosen = HEAL(alpha=0.6)
     for name, method in plans.controls("counter", 3, chosen).methods.items():
         if name not in ("plain", "synergy heads"):
@@ -68,7 +68,7 @@ def test_controls_differ_from_the_chosen_form_in_one_thing():
 
 
 @pytest.mark.parametrize("distribution", ["natural", "counter"])
-def test_the_equilibria_of_the_report(distribution):
+def test_equilibria_of_the_report(distribution):
     methods = plans.result(distribution, 3).methods
     assert [f"heal α={a}" in methods for a in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)] == [True] * 6
     assert {"beam 5", "heal auto", "heal profile δ=0"} <= set(methods)

@@ -49,7 +49,7 @@ def summary():
     return Summary(Path("x"), rows)
 
 
-def test_a_line_gathers_the_tasks_of_a_method(summary):
+def test_row_combines_the_tasks_of_a_method(summary):
     plain, heal, idle = comparison_rows(summary)
     assert {h: i.value for h, i in plain.figures.items()} == {
         "POPE F1": 80.0,
@@ -63,20 +63,20 @@ def test_a_line_gathers_the_tasks_of_a_method(summary):
     assert (heal.time_ratio, idle.time_ratio) == (1.4, 1.0)
 
 
-def test_time_is_of_the_longest_answers():
+def test_time_comes_from_the_longest_answers():
     rows = (replace(row("mini-pope", "x", ratio=50.0), mean_tokens=2.0), row("mini-chair", "x", ratio=1.5))
     assert comparison_rows(Summary(Path("x"), rows))[0].time_ratio == 1.5
 
 
-def test_answers_of_a_word_tell_no_time():
-    """A search goes on long after the two tokens that it ends with."""
+def test_short_answers_give_no_time():
+    """A search may run much longer than the two tokens it returns."""
     rows = (replace(row("mini-mme", "x", ratio=50.0), mean_tokens=2.0),)
     (line,) = comparison_rows(Summary(Path("x"), rows))
     assert math.isnan(line.time_ratio)
     assert "| – | 1 MiB |" in markdown([line])
 
 
-def test_the_table_marks_differences_and_methods_without_effect(summary):
+def test_table_marks_differences_and_inactive_methods(summary):
     header, _, plain, heal, idle = markdown(comparison_rows(summary)).splitlines()
     assert header == "| method | POPE F1 | POPE acc. | CHAIR_s ↓ | Recall | time ratio | memory | fired |"
     assert plain == "| plain | 80.0 | 79.0 | 40.0 | 70.0 | 1.00 | 1 MiB | – |"
@@ -86,14 +86,14 @@ def test_the_table_marks_differences_and_methods_without_effect(summary):
     assert idle.endswith("| **no** |")
 
 
-def test_every_figure_is_a_row_with_its_interval(summary):
+def test_csv_has_one_row_per_figure(summary):
     rows = csv_rows(comparison_rows(summary))
     assert len(rows) == 12
     found = next(r for r in rows if (r["method"], r["figure"]) == ("heal", "CHAIR_s"))
     assert (found["value"], found["low"], found["high"], found["difference"]) == (36.0, 35.0, 37.0, -4.0)
 
 
-def test_every_method_is_there_and_has_the_same_budget():
+def test_all_methods_have_the_same_budget():
     assert next(iter(published())) == "plain"
     assert set(published()) == {"plain", *available()}
     assert {m.name for settings in STRENGTHS.values() for m in settings} == set(available())

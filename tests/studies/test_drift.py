@@ -15,7 +15,7 @@ def token(share, correct=True, step=0, picture=0, types=((S, S, V, L),)):
     return ObjectToken(picture, "cup", correct, step, 0, True, alpha, np.array(types, np.uint8), alpha)
 
 
-def test_auc_by_hand_with_ties():
+def test_auc_with_ties():
     good, bad = np.array([0.9, 0.5, 0.3]), np.array([0.5, 0.1])
     wins = sum((g > b) + 0.5 * (g == b) for g in good for b in bad)
     assert auc(good, bad) == pytest.approx(wins / 6)
@@ -23,7 +23,7 @@ def test_auc_by_hand_with_ties():
     assert np.isnan(auc(good, np.array([])))
 
 
-def test_the_mean_is_over_heads_of_the_type_that_have_a_mix():
+def test_mean_over_heads_of_the_type_with_a_defined_share():
     t = token([0.2, 0.6, 0.9, 0.1])
     assert mean_alpha(t) == pytest.approx(0.4)
     assert mean_alpha(t, HeadType.VISUAL) == pytest.approx(0.9)
@@ -31,7 +31,7 @@ def test_the_mean_is_over_heads_of_the_type_that_have_a_mix():
     assert np.isnan(mean_alpha(token(0.5, types=((V, V, V, L),))))
 
 
-def test_a_drift_is_found_and_chance_is_chance():
+def test_drift_is_detected_and_absent_drift_is_not():
     rng = np.random.default_rng(0)
     drifting, still = [], []
     for picture in range(150):
@@ -48,7 +48,7 @@ def test_a_drift_is_found_and_chance_is_chance():
     assert chance.low < 0.5 < chance.high
 
 
-def test_names_that_come_again_are_also_left_out():
+def test_first_mentions_are_evaluated_separately():
     rng = np.random.default_rng(2)
     tokens = [
         replace(token(rng.normal(0.5 if first and correct else 0.4, 0.05), correct, 0, picture), first=first)
@@ -62,8 +62,8 @@ def test_names_that_come_again_are_also_left_out():
     assert fresh.auc > 0.85 > every.auc > 0.6
 
 
-def test_a_drift_that_is_only_a_matter_of_place_is_told_apart():
-    """Shares fall along the answer, and hallucinations come late: overall they differ, at like places they do not."""
+def test_drift_explained_by_position_is_recognised():
+    """Shares decrease along the answer and hallucinations come late: no difference at similar positions."""
     rng = np.random.default_rng(1)
     tokens = []
     for picture in range(400):
@@ -76,7 +76,7 @@ def test_a_drift_that_is_only_a_matter_of_place_is_told_apart():
     assert abs(found.within - 0.5) < abs(found.auc - 0.5) / 2
 
 
-def test_without_hallucinations_there_is_nothing_to_compare():
+def test_without_hallucinations_figures_are_nan():
     found = separation("α", mean_alpha, [token(0.5)], resamples=10, seed=0)
     assert (found.correct, found.hallucinated) == (1, 0)
     assert np.isnan([found.auc, found.low, found.high, found.within, found.mean_hallucinated]).all()

@@ -9,7 +9,7 @@ from heal.studies.equilibrium import coco_finder, labelled_files, measure_equili
 from heal.world.mentions import Finder, Mention
 
 
-def test_labelled_pictures_are_read_relative_to_their_file(tmp_path):
+def test_image_paths_are_relative_to_the_file(tmp_path):
     (tmp_path / "p.jsonl").write_text(
         '{"image": "a.png", "objects": ["dog", "cup"]}\n\n{"image": "b/c.png", "objects": []}\n'
     )
@@ -28,13 +28,13 @@ def test_labelled_pictures_are_read_relative_to_their_file(tmp_path):
         ('["a.png"]\n', "line 1"),
     ],
 )
-def test_a_broken_file_is_named_with_its_line(tmp_path, text, message):
+def test_errors_name_the_line(tmp_path, text, message):
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(DataError, match=message):
         labelled_files(tmp_path / "p.jsonl")
 
 
-def test_a_missing_file(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"none\.jsonl"):
         labelled_files(tmp_path / "none.jsonl")
 
@@ -45,7 +45,7 @@ def test_coco_words_and_their_plurals():
 
 
 class Everywhere:
-    """Finds the same thing in every answer, wherever there is a letter."""
+    """Finds the same object at the first letter of every answer."""
 
     def __call__(self, text):
         at = next(i for i, c in enumerate(text) if c.isalpha())
@@ -65,16 +65,16 @@ def test_only_correct_names_count():
     both = measure_equilibrium(
         vlm, [there, gone], batch=2, max_new_tokens=6, find=Everywhere(), progress=lambda: told.append(1)
     )
-    alone = measure_equilibrium(vlm, [there], batch=1, max_new_tokens=6, find=Everywhere(), data="one picture")
+    alone = measure_equilibrium(vlm, [there], batch=1, max_new_tokens=6, find=Everywhere(), data="one image")
     assert (both.source["correct_names"], both.source["names"]) == (1, 2)
     assert both.mean == pytest.approx(alone.mean, abs=1e-4)
     np.testing.assert_array_equal(both.counts, alone.counts)
-    assert alone.source["data"] == "one picture"
+    assert alone.source["data"] == "one image"
     assert alone.source["options"]["calibrate"] is False
     assert json.dumps(alone.source)
     assert len(told) == 2
 
 
-def test_nothing_right_is_an_error():
+def test_no_correct_names_are_an_error():
     with pytest.raises(DataError, match="none of the objects"):
         measure_equilibrium(VLM.random(), [Picture(0, ["cat"])], max_new_tokens=4, find=Finder({"zebra": "zebra"}))

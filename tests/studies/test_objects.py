@@ -51,13 +51,13 @@ def trace_of(tokens):
     )
 
 
-def test_a_name_is_made_where_its_first_token_is():
+def test_step_of_a_name_is_its_first_token():
     found = mentions("".join(TOKENS))
     assert [m.category for m in found] == ["teddy bear", "fork", "fork"]
     assert steps_of(TOKENS, found) == [4, 9, 13]
 
 
-def test_labels_say_what_is_there_and_carry_the_heads_of_their_step():
+def test_labels_and_their_head_scores():
     bear, forks, fork = label(7, trace_of(TOKENS), frozenset({"fork"}))
     assert (bear.category, bear.correct, bear.step, bear.order, bear.first) == ("teddy bear", False, 4, 0, True)
     assert (forks.correct, forks.step, forks.first) == (True, 9, True)
@@ -67,12 +67,12 @@ def test_labels_say_what_is_there_and_carry_the_heads_of_their_step():
     np.testing.assert_allclose(fork.total, 15)
 
 
-def test_an_answer_without_names_has_none():
+def test_answer_without_names():
     assert label(0, trace_of(("Nothing", ".")), frozenset({"fork"})) == []
 
 
 @pytest.mark.parametrize("batch", [2, 3])
-def test_views_are_described_in_batches_in_their_order(batch, monkeypatch):
+def test_views_are_described_in_batches_and_in_order(batch, monkeypatch):
     vlm = VLM.random()
     asked = []
     original = vlm.generate

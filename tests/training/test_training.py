@@ -1,4 +1,4 @@
-"""The scripts that make the embedded model, at a size that takes seconds."""
+"""The training scripts of the embedded model, at a size that takes seconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def train() -> Iterator[Any]:
-    """The script as a module; its neighbours are imported by their bare names."""
+    """The script as a module; it imports its neighbours as top-level modules."""
     sys.path.insert(0, str(SCRIPTS))
     before = set(sys.modules)
     import train
@@ -54,11 +54,11 @@ def train() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tokenizer(train: Any) -> Any:
-    return train.architecture.train_tokenizer(train.documents(1, 0))  # of less text than the real one: in no time
+    return train.architecture.train_tokenizer(train.documents(1, 0))  # trained on little text, to be fast
 
 
 def run(train: Any, tokenizer: Any, out: Path, **changes: Any) -> Path:
-    """All stages, with a tokenizer that is trained once for all tests."""
+    """Run all stages with a shared tokenizer."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "tiny.json").write_text(json.dumps(TINY | changes))
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def weights(run: Path) -> dict[str, Tensor]:
     return dict(VLM.load(str(run / "model"), dtype="float32").model.state_dict())
 
 
-def test_every_stage_leaves_a_log_and_a_model_that_answers(train: Any, made: Path) -> None:
+def test_every_stage_writes_a_log_and_a_working_model(train: Any, made: Path) -> None:
     for stage in train.STAGES:
         last = json.loads((made / f"{stage}.jsonl").read_text().splitlines()[-1])
         assert last["step"] == TINY[f"{stage}_steps"]
@@ -87,7 +87,7 @@ def test_every_stage_leaves_a_log_and_a_model_that_answers(train: Any, made: Pat
     assert len(answer.token_ids) > 0
 
 
-def test_stopped_run_goes_on_to_the_same_weights(
+def test_resumed_run_ends_with_the_same_weights(
     train: Any, tokenizer: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopped(Exception): ...
@@ -110,7 +110,7 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_parts_of_a_batch_give_the_gradients_of_the_whole(
+def test_gradients_of_parts_add_up_to_the_batch(
     train: Any, tokenizer: Any, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = train.Config(**TINY)
@@ -136,8 +136,8 @@ def test_parts_of_a_batch_give_the_gradients_of_the_whole(
             torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
 
-def test_details_are_asked_for_once(train: Any) -> None:
-    """No answer to one question about a thing may tell the answer to another."""
+def test_details_are_asked_once(train: Any) -> None:
+    """No answer about an object may reveal the answer to another question."""
     for i in range(60):
         view = World(0, "train").scene(i)
         found = train.data.detail_questions(view, np.random.default_rng(i))

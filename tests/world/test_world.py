@@ -1,4 +1,4 @@
-"""The miniature world: always the same, always true, and with the priors of the real one."""
+"""The miniature world: deterministic, correct, and with the priors of real images."""
 
 import hashlib
 from collections import Counter
@@ -24,7 +24,7 @@ def fingerprint(world: World, index: int) -> str:
 
 
 @pytest.mark.parametrize("distribution", ["natural", "counter"])
-def test_a_scene_is_always_the_same(distribution) -> None:
+def test_scenes_are_deterministic(distribution) -> None:
     assert fingerprint(World(3, "test", distribution), 7) == fingerprint(World(3, "test", distribution), 7)
 
 
@@ -50,8 +50,8 @@ def test_scenes_are_well_formed() -> None:
             )
 
 
-def test_pictures_show_their_things() -> None:
-    """Where a thing is drawn the picture differs from the same scene without it."""
+def test_images_show_their_objects() -> None:
+    """An image differs from the same scene without an object where the object is drawn."""
     from dataclasses import replace
 
     from heal.world.render import render
@@ -68,7 +68,7 @@ def test_pictures_show_their_things() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["natural", "counter"])
-def test_texts_name_only_what_is_there(distribution) -> None:
+def test_texts_name_only_present_objects(distribution) -> None:
     for i in range(MANY):
         view = World(1, "test", distribution).scene(i)
         for variant in range(2):
@@ -76,7 +76,7 @@ def test_texts_name_only_what_is_there(distribution) -> None:
             assert {m.category for m in mentions(view.description(variant))} == view.objects
 
 
-def test_answers_are_true() -> None:
+def test_answers_are_correct() -> None:
     for i in range(MANY):
         view = World(2, "validation").scene(i)
         for question in view.questions():
@@ -93,7 +93,7 @@ def test_answers_are_true() -> None:
                 assert (question.answer == "Yes") == (f" {thing.colour} in the image?" in question.text)
 
 
-def test_positions_are_true() -> None:
+def test_positions_are_correct() -> None:
     asked: Counter[str] = Counter()
     for i in range(MANY):
         view = World(2, "test").scene(i)
@@ -114,7 +114,7 @@ def test_positions_are_true() -> None:
     assert min(asked["image"], asked["thing"]) > MANY // 4
 
 
-def test_questions_are_balanced_and_mislead() -> None:
+def test_questions_are_balanced_and_adversarial() -> None:
     rng = np.random.default_rng(0)
     answers: Counter[str] = Counter()
     lure = []
@@ -129,8 +129,8 @@ def test_questions_are_balanced_and_mislead() -> None:
     assert np.mean(lure) > 1.5 * statistics().marginal.mean()
 
 
-def test_forks_come_with_knives_until_they_do_not() -> None:
-    """In natural scenes a fork makes a knife several times as likely; in counter scenes the expected is missing."""
+def test_co_occurrence_in_natural_and_counter_scenes() -> None:
+    """A fork makes a knife several times as likely in natural scenes; counter scenes lack likely objects."""
     stats = statistics()
     fork, knife = INDEX["fork"], INDEX["knife"]
     assert stats.given([fork])[knife] > 4 * stats.marginal[knife]
