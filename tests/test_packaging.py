@@ -192,3 +192,16 @@ def test_versions_agree() -> None:
     assert version == PROJECT["version"] == heal.__version__
     assert f"\nversion: {version}\n" in citation
     assert f"\ndate-released: {date}\n" in citation
+
+
+def test_workflow_and_hooks_call_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    called = set(re.findall(r"run: make ([a-z-]+)", workflow))
+    for several in re.findall(r"target: \[(.*)\]", workflow):
+        called |= set(several.split(", "))
+    hooks = set(re.findall(r"entry: make (\S+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")))
+    assert called == {"check", "test", "demo", "test-all", "test-lmms", "fuzz"}
+    assert hooks == {"check", "test"}
+    assert called | hooks <= targets
