@@ -1,4 +1,4 @@
-"""A prompt that several methods are asked with is read once: the first pass over it serves the next ones."""
+"""Prefix cache: methods that get the same prompt share the KV cache of its positions, except the last."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from heal.engine.shadowing import shadow
 from heal.engine.transformers_api import Cache, DynamicCache, DynamicLayer, is_offloaded, layer_classes
 
 MOST = 2
-"""Prompts, and calls of the encoder, that are kept: the model's own and that of one branch."""
+"""The number of prompts and of encoder calls in the cache: the model's own and that of one branch."""
 COMPARED = ("inputs_embeds", "attention_mask", "position_ids")
 
 
 @dataclass(frozen=True)
 class CachedPrefix:
-    """What a prompt was read from, and the keys and values of all its positions but the last."""
+    """The decoder's arguments for a prompt, and the keys and values of all its positions except the last."""
 
     arguments: dict[str, Any]
     layers: tuple[tuple[Tensor, Tensor], ...]
@@ -37,7 +37,7 @@ class CachedPrefix:
         return cls({name: arguments.get(name) for name in COMPARED}, layers)
 
     def copies(self, arguments: dict[str, Any]) -> int:
-        """How many rows each of its rows has in another prompt that is the same; 0 if it is another."""
+        """How often each row occurs in these arguments, if they are the same prompt; 0 for another prompt."""
         rows, own = arguments["inputs_embeds"].shape[0], self.arguments["inputs_embeds"].shape[0]
         times = rows // own if rows % own == 0 else 0
         same = all(_same(self.arguments[name], arguments.get(name), times, name) for name in COMPARED)
@@ -50,12 +50,12 @@ class CachedPrefix:
 
 @contextmanager
 def prefix_cache(model: Any) -> Iterator[None]:
-    """Within this, a prompt that comes again costs the pass of its last position alone.
+    """In this context, a repeated prompt costs one pass of its last position.
 
-    For generations, which look at the last position only: the decoder returns no other of a prompt that it has read
-    before. Pictures are not encoded again either. Rows may be repeated, as beams do. A method that changes or needs
-    other positions of a prompt (`Runtime.whole_prompt`) gets a pass over all of them, and so does any cache that is
-    not an ordinary dynamic one.
+    It is for generation, which needs the last position only: for a cached prompt the decoder returns no other. Images
+    are not encoded again either. Rows may be repeated, as beam search does. A method that changes or needs other
+    positions of the prompt (`Runtime.whole_prompt`) gets a pass over all of them, and so does a cache that is not a
+    plain DynamicCache.
     """
     layout = Layout.of(model)
     with lock_of(model).session(), ExitStack() as undo:
@@ -107,12 +107,12 @@ def _to_front(known: list[Any], found: Any) -> None:
 
 
 def _ordinary(cache: Any) -> bool:
-    """Whether keys and values can be put into a cache and come out as they were."""
+    """Whether a cache returns keys and values as they were stored."""
     return type(cache) is DynamicCache and layer_classes(cache) == {DynamicLayer} and not is_offloaded(cache)
 
 
 def _same(known: Any, given: Any, times: int, name: str = "") -> bool:
-    """Whether a value is what was known, each row `times` times."""
+    """Whether a value equals the known one, with each row repeated `times` times."""
     if isinstance(known, dict) and isinstance(given, dict):
         return known.keys() == given.keys() and all(_same(known[key], given[key], times, key) for key in known)
     if not isinstance(known, Tensor) or not isinstance(given, Tensor):
