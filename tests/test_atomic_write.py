@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Atomic file writes."""
 
 import os
 
@@ -9,7 +9,7 @@ from heal.errors import FileError, HealError
 
 
 @pytest.mark.parametrize("content", ["α\n", b"\x00\xff", ""])
-def test_what_is_written_is_there_and_nothing_else(tmp_path, content):
+def test_the_file_is_written_and_nothing_else(tmp_path, content):
     path = tmp_path / "new" / "folder" / "file"
     assert atomic_write(path, content) == path
     assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
@@ -41,7 +41,7 @@ def test_the_mode_of_a_file_is_kept(tmp_path):
         assert path.stat().st_mode & 0o777 == mode
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path):
+def test_only_regular_files_are_replaced(tmp_path):
     target = atomic_write(tmp_path / "target", "precious")
     (tmp_path / "link").symlink_to(target)
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")

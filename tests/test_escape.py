@@ -1,4 +1,4 @@
-"""Text from outside: what a terminal, a line or a Markdown cell must not take for anything else."""
+"""Escaping of external text for a terminal, a line or a Markdown cell."""
 
 import json
 
@@ -18,7 +18,7 @@ from heal.escape import LONGEST, json_text, markdown_cell, one_line, visible
         ("[red]x[/]", "[red]x[/]"),
     ],
 )
-def test_nothing_steers_a_terminal(text: str, expected: str) -> None:
+def test_control_characters_are_escaped(text: str, expected: str) -> None:
     assert visible(text) == expected
 
 

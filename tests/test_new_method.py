@@ -1,4 +1,4 @@
-"""The guide to a method of one's own, as it stands."""
+"""The guide to writing a method."""
 
 import re
 import shlex
@@ -39,7 +39,7 @@ def test_every_command_of_the_guide_works(folder: Path) -> None:
         assert "FAILED" not in result.output
 
 
-def test_the_laws_hold_for_it(folder: Path) -> None:
+def test_all_checks_pass_for_it(folder: Path) -> None:
     result = CliRunner().invoke(app, ["check-method", "brighter.py:Brighter", "--neutral", "strength=0"])
     assert result.exit_code == 0, result.output
     assert result.output.count("ok ") == 6

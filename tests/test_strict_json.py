@@ -1,4 +1,4 @@
-"""JSON as strictly as results need it: what two programs could read differently is refused in one line."""
+"""Strict JSON: ambiguous input is rejected with a short message."""
 
 import os
 import re
@@ -30,12 +30,12 @@ SOURCE = Path(heal.__file__).parent
         ('{"\\uDC80": 1}', "half a surrogate pair"),
     ],
 )
-def test_ambiguous_json_is_refused(text: str, message: str) -> None:
+def test_ambiguous_json_is_rejected(text: str, message: str) -> None:
     with pytest.raises(strict_json.Refused, match=re.escape(message)):
         strict_json.parse(text)
 
 
-def test_what_is_no_json_is_told_apart() -> None:
+def test_invalid_json_has_its_own_error() -> None:
     for text in ("", "{", '{"a": 1', "[1,]", "\0\0"):
         with pytest.raises(strict_json.Broken):
             strict_json.parse(text)
@@ -95,7 +95,7 @@ def test_lone_surrogates_can_be_written() -> None:
 
 
 def test_nothing_else_reads_json() -> None:
-    """A trace makes a copy of a value, and a tokenizer is asked for its own description."""
+    """Exceptions: a trace copies a value, and a tokenizer describes itself."""
     reading = re.compile(r"\bjson\.loads?\(|\.json\(\)")
     found = {
         str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if reading.search(p.read_text(encoding="utf-8"))

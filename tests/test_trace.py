@@ -1,4 +1,4 @@
-"""Trace: validation, equality, what is derived from it, and the file."""
+"""Trace: validation, equality, derived values, and the file."""
 
 import hashlib
 import io
@@ -136,7 +136,7 @@ def test_a_trace_does_not_change() -> None:
         ({"visual_positions": [(1, 2, 2)]}, "must name one of 2 images, got image 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
+def test_invalid_fields_are_rejected(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TraceError, match=complaint):
         make(**change)
 
@@ -147,7 +147,7 @@ def test_shape_and_repr() -> None:
     assert repr(trace) == "Trace(3 steps, 2 layers, 4 heads, text=' t0 t1 t2')"
 
 
-def test_alpha_vis_only_of_a_mix() -> None:
+def test_alpha_vis_is_defined_for_mixed_heads_only() -> None:
     visual = np.array([[[3.0, 1.0, -1.0, np.nan, 0.0]]], np.float32)
     language = np.array([[[1.0, 1.0, 2.0, 1.0, 1.0]]], np.float32)
     trace = make(1, 1, 5, visual=visual, language=language)
@@ -164,7 +164,7 @@ def test_mean_alpha_over_heads_of_a_type() -> None:
     np.testing.assert_allclose(trace.mean_alpha({SYNERGY, VISUAL}), [(0.75 + 0.5 + 0.9) / 3, 0.5], rtol=1e-6)
 
 
-def test_mean_alpha_leaves_out_heads_without_a_mix() -> None:
+def test_mean_alpha_skips_heads_that_are_not_mixed() -> None:
     visual = np.array([[[1.0, -1.0, np.nan]]], np.float32)
     types = np.full((1, 1, 3), SYNERGY, np.uint8)
     assert make(1, 1, 3, visual=visual, language=full(1), types=types).mean_alpha().tolist() == [0.5]
@@ -204,7 +204,7 @@ def test_round_trip_of_an_empty_trace(tmp_path: Path) -> None:
     assert len(loaded.to_dataframe()) == 0
 
 
-def test_config_is_what_json_gives_back(tmp_path: Path) -> None:
+def test_config_equals_its_json_round_trip(tmp_path: Path) -> None:
     trace = make(config={"layers": (1, 2), "limit": float("nan")})
     assert trace.config["layers"] == [1, 2]
     trace.save(tmp_path / "t")
@@ -255,20 +255,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a trace at all", bytes(100)])
-def test_another_file_is_no_trace(tmp_path: Path, content: bytes) -> None:
+def test_another_file_is_not_a_trace(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(TraceError, match="not a trace"):
         Trace.load(tmp_path / "t")
 
 
-def test_other_safetensors_are_no_trace(tmp_path: Path) -> None:
+def test_other_safetensors_are_not_traces(tmp_path: Path) -> None:
     save_file({"weight": np.zeros(3)}, tmp_path / "t")
     with pytest.raises(TraceError, match="safetensors file, but not a trace"):
         Trace.load(tmp_path / "t")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_cut_file_is_damaged(tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_damaged(tmp_path: Path, share: float) -> None:
     path = tmp_path / "t"
     make().save(path)
     data = path.read_bytes()
@@ -304,7 +304,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def first_format(trace: Trace, path: Path) -> None:
-    """A file as format 1 laid it out."""
+    """A file in format 1."""
     arrays = {name: getattr(trace, name) for name in (*SCORES, "types", "refreshed", "token_ids")}
     record = {name: getattr(trace, name) for name in ("tokens", "text", "config", "seed", "versions")}
     save_file(arrays, path, metadata={"heal_trace": "1", "record": json.dumps(record)})
@@ -325,7 +325,7 @@ def test_a_file_of_the_first_format_loads(tmp_path: Path) -> None:
     assert Trace.load(tmp_path / "new") == loaded
 
 
-def test_the_prompt_and_its_images_survive_a_file(tmp_path: Path) -> None:
+def test_the_prompt_and_its_images_are_saved_and_loaded(tmp_path: Path) -> None:
     trace = make()
     trace.save(tmp_path / "t")
     loaded = Trace.load(tmp_path / "t")
@@ -347,7 +347,7 @@ def test_a_small_image_is_stored_exactly() -> None:
 
 @pytest.mark.parametrize("shape", [(256, 256), (700, 900), (1, 5000), (2000, 3)])
 def test_a_thumbnail_is_bounded(shape: tuple[int, int]) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)  # what compresses worst
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)  # the worst case for compression
     image = Image.fromarray(noise)
     image.info["icc_profile"] = bytes(100_000)
     found = TracedImage.of(image)
@@ -370,7 +370,7 @@ def test_a_thumbnail_is_bounded(shape: tuple[int, int]) -> None:
         ({"thumbnail": bytes(THUMBNAIL_BYTES + 1)}, "1 to 32768 bytes, got 32769"),
     ],
 )
-def test_an_image_that_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_image_is_rejected(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TraceError, match=complaint):
         replace(IMAGES[0], **change)
 
@@ -446,7 +446,7 @@ def test_a_forged_record_is_refused(tmp_path: Path, change: dict[str, str], comp
             Trace.load(place)
 
 
-def test_a_config_that_json_lacks_can_be_loaded_again(tmp_path: Path) -> None:
+def test_a_config_with_values_that_json_lacks_can_be_loaded(tmp_path: Path) -> None:
     trace = make(config={"a": float("nan"), "b": float("inf")})
     trace.save(tmp_path / "t")
     assert Trace.load(tmp_path / "t") == trace

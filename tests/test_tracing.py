@@ -27,13 +27,13 @@ def test_pieces_keep_the_spaces_between_words():
     assert pieces(Sentencepiece(), range(5)) == ("The", " dog", "s", " run", ".")
 
 
-def test_half_a_character_comes_with_its_other_half():
+def test_an_incomplete_character_is_joined_with_the_next_token():
     assert pieces(Bytes(), range(4)) == ("a ", "", "é", "!")
     assert pieces(Bytes(), range(2)) == ("a ", "")
     assert pieces(Bytes(), []) == ()
 
 
-def test_together_they_are_the_text():
+def test_joined_pieces_are_the_text():
     tokenizer = VLM.random().tokenizer
     ids = tokenizer("describe this image in the kitchen")["input_ids"]
     assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
@@ -53,5 +53,5 @@ ROW = [False, True, True, True, True, False, True, True]
         ([], [(4, 4)] * 2, [(1, 5, None), (6, 8, None)]),
     ],
 )
-def test_visual_tokens_are_matched_with_images_where_that_can_be_told(placeholders, sizes, expected):
+def test_visual_tokens_are_matched_with_images_if_possible(placeholders, sizes, expected):
     assert list(visual_spans(ROW, placeholders, sizes)) == expected

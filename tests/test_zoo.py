@@ -1,4 +1,4 @@
-"""The promises of the tiny models: what the other tests take for granted about the plain, untouched model."""
+"""Properties of the tiny models that other tests rely on."""
 
 from functools import cache
 
@@ -45,7 +45,7 @@ def next_logits(model: hf.PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
 
 
 @every_model
-def test_build_depends_on_the_seed_alone(name: str) -> None:
+def test_build_depends_on_the_seed_only(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     again, other = zoo.build(name).state_dict(), zoo.build(name, seed=1).state_dict()
@@ -82,7 +82,7 @@ def test_row_alone_equals_row_in_padded_batch(name: str) -> None:
 
 
 @every_model
-def test_padding_would_show(name: str) -> None:
+def test_padding_has_an_effect_without_a_mask(name: str) -> None:
     model = plain(name)
     batch = zoo.inputs(model, ROWS[:2])
     unmasked = batch | {"attention_mask": torch.ones_like(batch["attention_mask"])}
@@ -90,7 +90,7 @@ def test_padding_would_show(name: str) -> None:
 
 
 @every_model
-def test_other_ways_of_decoding(name: str) -> None:
+def test_other_decoding_strategies(name: str) -> None:
     model = plain(name)
     rows = rows_for(name)
     _, logits = generate(model, rows)
@@ -104,7 +104,7 @@ def test_other_ways_of_decoding(name: str) -> None:
 
 
 @every_model
-def test_batch_of_text_alone(name: str) -> None:
+def test_batch_of_text_only(name: str) -> None:
     model = plain(name)
     rows = [Row(images=0), Row(text_before=7, images=0, salt=1)]
     batch = zoo.inputs(model, rows)
@@ -114,7 +114,7 @@ def test_batch_of_text_alone(name: str) -> None:
 
 
 @every_model
-def test_row_is_what_it_says(name: str) -> None:
+def test_rows_match_their_description(name: str) -> None:
     model = plain(name)
     one, two = (zoo.inputs(model, [Row(images=n)])["input_ids"] for n in (1, 2))
     visual = zoo.visual_mask(model, two)

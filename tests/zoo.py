@@ -1,8 +1,8 @@
 """Tiny random-weight multimodal models of real architectures, and inputs for them.
 
-`build` makes a model of some hundred thousand parameters from the architecture's own configuration classes,
-without files or network. `inputs` makes a left-padded batch for it from short descriptions of its rows, as
-tensors, without a processor. Everything is a function of the seeds.
+`build` creates a model of some hundred thousand parameters from the architecture's configuration classes,
+without files or network. `inputs` creates a left-padded batch from short descriptions of its rows, as
+tensors, without a processor. Everything is determined by the seeds.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Arch:
-    """How to configure an architecture, and what one image is to it."""
+    """The configuration of an architecture, and the inputs for one image."""
 
     model: type[hf.PreTrainedModel]
     config: Callable[[dict[str, Any]], hf.PreTrainedConfig]
@@ -102,7 +102,7 @@ _QWEN_IDS: dict[str, Any] = {
 
 
 def _set_sections(config: hf.PreTrainedConfig, head_dim: int, temporal: int, spatial: int) -> None:
-    """Share the rotary frequencies out among time, height and width, about as the real models do."""
+    """Divide the rotary frequencies among time, height and width, similar to the real models."""
     side = head_dim // 2 * spatial // (temporal + 2 * spatial)
     config.rope_parameters["mrope_section"] = [head_dim // 2 - 2 * side, side, side]
 
@@ -179,7 +179,7 @@ def _internvl_qwen3(text: dict[str, Any]) -> hf.PreTrainedConfig:
 
 
 def _internvl_llama(text: dict[str, Any]) -> hf.PreTrainedConfig:
-    """What the first InternVL chat models (Vicuna, InternLM2) become when they are converted."""
+    """The first InternVL chat models (Vicuna, InternLM2) after conversion."""
     return _internvl(_text(hf.LlamaConfig, text))
 
 
@@ -206,7 +206,7 @@ def _paligemma(text: dict[str, Any]) -> hf.PreTrainedConfig:
 
 
 def _paligemma2(text: dict[str, Any]) -> hf.PreTrainedConfig:
-    """PaliGemma with a Gemma 2 backbone; the caps are low enough to matter at this size."""
+    """PaliGemma with a Gemma 2 backbone. The caps are low enough to have an effect at this size."""
     text_config = _text(
         hf.Gemma2Config,
         text,
@@ -226,7 +226,7 @@ def _paligemma2(text: dict[str, Any]) -> hf.PreTrainedConfig:
 
 
 def _llava_next_granite(text: dict[str, Any]) -> hf.PreTrainedConfig:
-    """Granite Vision: what attention and feed-forward add to the stream is scaled down."""
+    """Granite Vision: the outputs of attention and feed-forward blocks are scaled down."""
     return hf.LlavaNextConfig(
         vision_config=_vit(hf.CLIPVisionConfig, 8),
         text_config=_text(hf.GraniteConfig, text, residual_multiplier=0.22, attention_multiplier=0.35),
@@ -279,7 +279,7 @@ _ARCHS: dict[str, Arch] = {
 }
 
 GRANITE = "llava_next_granite"
-"""An ordinary model but for one factor: in the tests that this factor concerns only."""
+"""Models that are used only in the tests of their special factor."""
 NAMES: tuple[str, ...] = tuple(name for name in _ARCHS if name != GRANITE)
 CORE: tuple[str, ...] = NAMES[:9]
 WITH_VIDEO: tuple[str, ...] = tuple(name for name, arch in _ARCHS.items() if arch.video != "no")
@@ -287,7 +287,7 @@ WITH_VIDEO: tuple[str, ...] = tuple(name for name, arch in _ARCHS.items() if arc
 
 @torch.no_grad()
 def _draw_weights(model: hf.PreTrainedModel) -> None:
-    """Redraw the weights at unit scale: the library's own leave attention uniform and images unseen."""
+    """Redraw the weights at unit scale. With the default weights, attention is uniform and images have no effect."""
     for name, weight in model.named_parameters():
         noise = torch.randn(weight.shape)
         if weight.ndim == 1:
@@ -300,15 +300,15 @@ def _draw_weights(model: hf.PreTrainedModel) -> None:
     if table is not head:
         table.mul_(table.shape[-1] ** 0.5)
     else:
-        # a large tied table would answer each token with that token: shrink it, and scale the logits back
+        # a large tied embedding would repeat each token: shrink it, and scale the logits back
         table.mul_(0.1)
         model.get_decoder().norm.weight.add_(8)
     for weight in {table, head}:
-        weight[IMAGE:].mul_(0.01)  # so that greedy decoding never answers with a placeholder
+        weight[IMAGE:].mul_(0.01)  # so that greedy decoding never generates a placeholder
 
 
 def build(name: str, seed: int = 0, **text_overrides: Any) -> hf.PreTrainedModel:
-    """The model `name` with the weights of `seed`; overrides go to its text config, as `sliding_window=8`."""
+    """The model `name` with the weights of `seed`. Overrides such as `sliding_window=8` go to its text config."""
     arch = _ARCHS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -353,7 +353,7 @@ def _pixels(arch: Arch, row: Row, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def inputs(model: hf.PreTrainedModel, rows: list[Row], seed: int = 0) -> dict[str, Tensor]:
-    """A left-padded batch of `rows` for `model`; a row has the same tokens and pixels in any batch."""
+    """A left-padded batch of `rows` for `model`. A row has the same tokens and pixels in any batch."""
     arch = next(arch for arch in _ARCHS.values() if isinstance(model, arch.model))
     kind = model.config.model_type
 
@@ -369,7 +369,7 @@ def inputs(model: hf.PreTrainedModel, rows: list[Row], seed: int = 0) -> dict[st
     elif kind == "gemma3":
         batch["token_type_ids"] = is_image.long()
     elif kind == "paligemma":
-        # 0 is the prompt, seen both ways; if left out, the library sees it so only in a batch without padding
+        # 0 is the bidirectional prompt; without it, the library uses it only in a batch without padding
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
 
     per_row = [_pixels(arch, row, seed) for row in rows]
@@ -377,7 +377,7 @@ def inputs(model: hf.PreTrainedModel, rows: list[Row], seed: int = 0) -> dict[st
     videos = torch.cat([video for _, video in per_row])
     if len(images) and kind in ("idefics3", "smolvlm"):
         stacked = torch.nn.utils.rnn.pad_sequence([image for image, _ in per_row], batch_first=True)
-        batch["pixel_values"] = stacked  # rows with fewer images end in all-zero ones, which the model drops
+        batch["pixel_values"] = stacked  # rows with fewer images are padded with zeros, which the model drops
         batch["pixel_attention_mask"] = stacked.ne(0).any(2).long()
     elif len(images) and kind.startswith("qwen"):
         batch["pixel_values"] = images.flatten(0, 1)

@@ -121,7 +121,7 @@ def lines(text: str, path: Path, error: type[HealError] = DataError) -> Iterator
             raise error(f"{path}, line {number} cannot be used: {problem}") from problem
 
 
-# ── checks missing in the standard library─────────────────────────────────────────────────────────────────
+# ── checks missing in the standard library ────────────────────────────────────────────────────────────────
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

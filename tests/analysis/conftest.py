@@ -1,4 +1,4 @@
-"""Small attention problems, and the slow obvious attention that they are judged by (numpy, double precision)."""
+"""Small attention problems, and a simple reference implementation of attention in numpy (double precision)."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from heal.analysis.noise import Noise
 from heal.analysis.split import Regions
 
 LETTERS = "VLN"
-"""A row is written as a string: one of these letters a position, anything else is padding."""
+"""A row is a string with one of these letters per position. All other characters are padding."""
 
 CPU = torch.device("cpu")
 
 
 def examples(number: int) -> settings:
-    """A search that is the same in every run, and as slow as a busy machine makes it."""
+    """Deterministic hypothesis settings without a deadline."""
     return settings(deadline=None, derandomize=True, max_examples=number)
 
 
@@ -38,7 +38,7 @@ def attended(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Attended:
-    """Random query, keys and values; keys and values have a mean of their own, padding holds garbage."""
+    """Random query, keys and values. Keys and values have a non-zero mean, and padding contains garbage."""
     generator = torch.Generator().manual_seed(seed)
     rows, positions = len(patterns), len(patterns[0])
     query = torch.randn(rows, heads, dim, generator=generator)
@@ -58,7 +58,7 @@ def where(pattern: str, letters: str) -> list[int]:
 
 
 def plain(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
-    """Softmax attention of one query over the positions given, and the log of its normaliser."""
+    """Softmax attention of one query over the given positions, and the logarithm of its normaliser."""
     if len(keys) == 0:
         return np.zeros(values.shape[-1]), -np.inf
     scores = keys @ query * scale
@@ -73,6 +73,6 @@ def cell(at: Attended, row: int, head: int) -> tuple[np.ndarray, ...]:
 
 
 def sim(a: np.ndarray, b: np.ndarray) -> float:
-    """(1 + cos)/2, the cosine of a zero vector being 0."""
+    """(1 + cos)/2. The cosine of a zero vector is 0."""
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     return (1 + (float(a @ b) / norms if norms > 0 else 0.0)) / 2

@@ -42,13 +42,13 @@ def test_without_a_limit_factors_are_as_large_as_the_formula():
 @pytest.mark.parametrize(
     ("visual", "language"), [(0.0, 0.2), (-0.1, 0.2), (0.2, 0.0), (0.2, -0.1), (-0.1, -0.2), (0.0, 0.0)]
 )
-def test_a_head_without_a_mix_is_left_alone(visual, language, limit):
+def test_a_head_that_is_not_mixed_is_unchanged(visual, language, limit):
     beta, gamma = factors(torch.tensor([visual]), torch.tensor([language]), ALL[:1], 0.7, limit)
     assert (beta.item(), gamma.item()) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("limit", [None, 2.0])
-def test_a_head_that_is_not_calibrated_is_left_alone(limit):
+def test_a_head_that_is_not_calibrated_is_unchanged(limit):
     visual, language = torch.rand(2, 4, 5, generator=torch.Generator().manual_seed(0)) + 0.01
     calibrated = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)) < 0.5
     beta, gamma = factors(visual, language, calibrated, 0.9, limit)
@@ -65,7 +65,7 @@ def test_a_head_in_equilibrium_keeps_its_output(alpha, limit):
     torch.testing.assert_close(gamma, torch.ones(50), rtol=0, atol=1e-6)
 
 
-def test_every_head_may_have_an_equilibrium_of_its_own():
+def test_every_head_can_have_its_own_equilibrium():
     generator = torch.Generator().manual_seed(0)
     visual, language = torch.randn(2, 3, 6, generator=generator) * 0.2 + 0.2
     alpha = torch.rand(3, 6, generator=generator) * 0.8 + 0.1
@@ -80,7 +80,7 @@ def test_every_head_may_have_an_equilibrium_of_its_own():
         assert (float(beta[at]), float(gamma[at])) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_new_mix_is_alpha_where_no_limit_holds_it_back():
+def test_the_new_mix_is_alpha_without_a_limit():
     visual, language = torch.rand(2, 20, generator=torch.Generator().manual_seed(0)) + 0.01
     beta, gamma = factors(visual, language, torch.ones(20, dtype=torch.bool), 0.37, None)
     mix = beta * visual / (beta * visual + gamma * language)
@@ -88,7 +88,7 @@ def test_the_new_mix_is_alpha_where_no_limit_holds_it_back():
     torch.testing.assert_close(beta * visual + gamma * language, visual + language)
 
 
-def test_one_sided_brings_back_only_what_drifted_toward_language():
+def test_one_sided_corrects_only_drift_toward_language():
     generator = torch.Generator().manual_seed(0)
     visual, language = torch.rand(2, 200, generator=generator) + 0.01
     alpha = torch.rand(200, generator=generator) * 0.8 + 0.1

@@ -87,7 +87,7 @@ def test_a_row_alone_is_replaced_as_in_a_batch(replacement):
         assert torch.equal(replaced(outputs[row : row + 1], replacement, noise())[0], together[row])
 
 
-def test_half_precision_outputs_are_replaced_in_full():
+def test_half_precision_outputs_are_replaced_in_fp32():
     outputs = outputs_of().bfloat16()
     fake = replaced(outputs, "gaussian", noise())
     assert fake.dtype == torch.float32
@@ -145,7 +145,7 @@ def test_half_precision_weights_project_to_full():
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_shift_along_the_stream_against_it_onto_zero_and_from_zero(measure):
-    """Where the closed form could divide by nothing: it is what the vectors themselves give."""
+    """The closed form equals the direct formula where it could divide by zero."""
     stream = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     moved = torch.tensor([[[3.0, 4.0], [-6.0, -8.0], [-3.0, -4.0], [0.0, 0.0], [-4.0, 3.0]]]).expand(2, -1, -1)
     weight = torch.eye(2).repeat(1, 5)
@@ -154,7 +154,7 @@ def test_a_shift_along_the_stream_against_it_onto_zero_and_from_zero(measure):
 
 
 @pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3])
-def test_small_contributions_keep_their_digits(size):
+def test_small_contributions_do_not_cancel(size):
     generator = torch.Generator().manual_seed(0)
     stream, shifts = torch.randn(1, 64, generator=generator), torch.randn(1, 32, 64, generator=generator) * size
     for found in (contribution(stream, shifts), projected_contribution(stream, shifts, torch.eye(64).repeat(1, 32))):
@@ -194,7 +194,7 @@ def test_the_rule_over_the_heads_of_each_layer(sigma, yeo_johnson):
     assert fired > 0 or (sigma == 2.0 and not yeo_johnson)
 
 
-def test_an_infinite_sigma_finds_none_even_where_there_is_no_number():
+def test_an_infinite_sigma_finds_none_even_with_nan():
     values = torch.full((1, 2, 4), torch.nan)
     assert not causally_redundant(values, float("inf")).any()
     assert not causally_redundant(values).any()
@@ -215,7 +215,7 @@ def test_few_heads_are_never_redundant(sigma, heads, seed, outlier):
     assert not causally_redundant(values, float(sigma)).any()
 
 
-def test_one_more_than_few_heads_can_be_redundant():
+def test_one_head_more_can_be_redundant():
     for sigma in (1, 2, 3):
         values = torch.ones(1, 1, sigma**2 + 2)
         values[..., 0] = 0
@@ -223,8 +223,8 @@ def test_one_more_than_few_heads_can_be_redundant():
 
 
 @pytest.mark.parametrize("sigma", [1, 2, 3])
-def test_few_heads_are_never_redundant_even_at_the_very_edge(sigma):
-    # all equal but one: mean − σ·std is exactly that one's value, so rounding alone decides
+def test_few_heads_are_never_redundant_at_the_boundary(sigma):
+    # all equal except one: mean − σ·std is exactly that value, so only rounding decides
     pairs = torch.rand(300, 2, generator=torch.Generator().manual_seed(0)).sort(-1).values
     values = pairs[:, 1, None, None].repeat(1, 1, sigma**2 + 1)
     values[..., 0] = pairs[:, :1]
@@ -236,7 +236,7 @@ def test_few_heads_are_never_redundant_even_at_the_very_edge(sigma):
 
 @given(st.integers(0, 10_000), st.floats(0.1, 2.0), st.sets(st.integers(0, 15), max_size=10))
 @examples(60)
-def test_yeo_johnson_keeps_ranks_and_what_is_no_number(seed, skew, missing):
+def test_yeo_johnson_keeps_ranks_and_nan(seed, skew, missing):
     values = (torch.randn(2, 16, generator=torch.Generator().manual_seed(seed)) * skew).exp() * 1e-3
     values[1, list(missing)] = torch.nan
     out = normalised(values)
@@ -248,20 +248,20 @@ def test_yeo_johnson_keeps_ranks_and_what_is_no_number(seed, skew, missing):
         assert (after[kept][before[kept].argsort()].diff() >= 0).all()
 
 
-def test_yeo_johnson_takes_the_skew_away():
+def test_yeo_johnson_removes_skew():
     values = torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).exp()
     before, after = (stats.skew(x.double().numpy(), axis=1) for x in (values, normalised(values)))
     assert (before > 2).all()
     assert (np.abs(after) < 0.5).all()
 
 
-def test_yeo_johnson_leaves_alone_what_it_cannot_fit():
+def test_yeo_johnson_does_not_change_values_that_cannot_be_fitted():
     for row in ([0.2] * 5, [0.1, 0.3], [torch.nan] * 4, [0.1, 0.2, torch.nan]):
         values = torch.tensor([row])
         assert torch.equal(normalised(values).nan_to_num(7.0), values.nan_to_num(7.0))
 
 
-def test_yeo_johnson_fits_every_row_by_itself():
+def test_yeo_johnson_fits_every_row_separately():
     values = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(0)).exp()
     together = normalised(values)
     for at in np.ndindex(2, 3):

@@ -43,7 +43,7 @@ def assert_partials(one, other, exact=False):
 
 
 def by_loop(at, patterns, fake):
-    """Partials row by row and head by head; fake(row, head, name, inside) -> noise keys and values there."""
+    """Partials for each row and head. fake(row, head, name, inside) returns the noise keys and values."""
     for name in NAMES:
         for row, pattern in enumerate(patterns):
             inside = where(pattern, LETTERS[name])
@@ -58,7 +58,7 @@ def assert_loop(partials, at, patterns, fake, atol=1e-5):
         np.testing.assert_allclose(partials[name].lse[row, head], lse, rtol=1e-5, atol=atol)
 
 
-# ── worlds without randomness ────────────────────────────────────────────────────────────────────────────
+# ── replacements without noise ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -71,7 +71,7 @@ def test_zero_closed_form_is_materialised_zero_exactly(patterns, dtype):
 
 
 @both_ways
-def test_swap_takes_the_tokens_of_the_row_before(way):
+def test_swap_takes_the_tokens_of_the_previous_row(way):
     at = attended(["..LVVVNLL", "LVVVVVNLL", "LLLLLLNLL"], groups=3)
     patterns = ["LLLLLLNLL", "..LVVVNLL", "LVVVVVNLL"]
 
@@ -97,7 +97,7 @@ def test_swap_needs_another_row():
 @pytest.mark.parametrize("masking", ["gaussian", "uniform"])
 @every_covariance
 @both_ways
-def test_noise_around_a_constant_is_that_constant(way, masking, covariance):
+def test_noise_for_a_constant_is_that_constant(way, masking, covariance):
     at = attended(["..VVVLLLL", "VVVVVLLLL"])
     for states in (at.key, at.value):
         states[:, :, :5], states[:, :, 5:] = states[:, :, 4:5].clone(), states[:, :, 5:6].clone()
@@ -156,7 +156,7 @@ def test_gaussian_closed_form_by_hand(patterns, dtype):
                 np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_only_what_is_masked_is_replaced():
+def test_only_masked_positions_are_replaced():
     at = attended(["..NLVVLN", "NLVVVLLN"], groups=3)
     for masking in ("gaussian", "zero", "uniform"):
         key, value, regions = materialise(at, moments_of(at), masking, noise())
@@ -178,7 +178,7 @@ def test_uniform_noise_stays_within_its_bounds():
             assert abs(float(off.square().mean()) - 1) < 0.1
 
 
-def test_other_addresses_give_other_worlds():
+def test_other_addresses_give_other_noise():
     at = attended(PADDED)
     covariances: tuple[Any, ...] = COVARIANCES
     for masking in ("gaussian", "uniform"):
@@ -192,7 +192,7 @@ def test_other_addresses_give_other_worlds():
                 assert (a.value != b.value).all()
 
 
-# ── a row alone is the row in a batch ────────────────────────────────────────────────────────────────────
+# ── a row alone equals the row in a batch ────────────────────────────────────────────────────────────────
 
 ALONE = {
     "short": ("LVVVLLLL", ["....LVVVLLLL", "LVVVVVVVLLLL", "......LLLLLL"]),
@@ -204,7 +204,7 @@ ALONE = {
 @pytest.mark.parametrize("masking", [m for m in MASKINGS if m != "swap"])
 @every_covariance
 @both_ways
-def test_a_row_alone_is_the_row_in_a_padded_batch(way, covariance, masking, pattern, patterns):
+def test_a_row_alone_equals_the_row_in_a_padded_batch(way, covariance, masking, pattern, patterns):
     batch = attended(patterns)
     padding = len(patterns[0]) - len(pattern)
     key, value = batch.key[:1, :, padding:], batch.value[:1, :, padding:]
@@ -217,7 +217,7 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(way, covariance, masking, patt
         torch.testing.assert_close(a.lse[0], b.lse[0], rtol=1e-6, atol=2e-6)
 
 
-# ── agreement in law ─────────────────────────────────────────────────────────────────────────────────────
+# ── equal distributions ──────────────────────────────────────────────────────────────────────────────────
 
 DRAWS, ADDRESSES = 8000, 16
 IN_LAW = ["N...LVVVVLLL", "NLVVVLLLLLLL", "N.LVVVVVVVLL"]
@@ -227,7 +227,7 @@ STATISTICS = (
 )
 COMPONENT = 2
 RISK = 1e-3
-"""The chance that one whole family of tests fails by accident, had the seeds not been fixed."""
+"""The probability that a family of tests fails by chance with random seeds."""
 
 
 def in_law() -> Attended:
@@ -236,7 +236,7 @@ def in_law() -> Attended:
 
 @cache
 def drawn(way: str, covariance: Any) -> dict[str, np.ndarray]:
-    """Every statistic [rows, heads, draws]; heads are repeated, because each kv head has noise of its own."""
+    """Every statistic [rows, heads, draws]. Heads are repeated, because each kv head has its own noise."""
     at, copies = in_law(), DRAWS // ADDRESSES
     tiled = Attended(
         at.query.repeat(1, copies, 1),
@@ -268,7 +268,7 @@ def drawn(way: str, covariance: Any) -> dict[str, np.ndarray]:
 
 @cache
 def by_the_book(covariance: str, key_std: float = 1.0, value_std: float = 1.0) -> dict[str, np.ndarray]:
-    """The same from numpy's own noise: keys and values made, the four states attended one after another."""
+    """The same with numpy's noise: materialised keys and values, and the four states one after another."""
     at, rng = in_law(), np.random.default_rng(5)
     found = {name: np.empty((len(IN_LAW), 4, DRAWS)) for name in STATISTICS}
     for row, pattern in enumerate(IN_LAW):
@@ -340,20 +340,20 @@ def test_closed_form_and_materialised_noise_agree_in_distribution(covariance, pa
 @every_covariance
 @pytest.mark.parametrize("way", ["closed", "materialised"])
 @pytest.mark.parametrize("what", ["key", "value"])
-def test_a_wrong_variance_would_be_seen(covariance, way, what):
+def test_a_wrong_variance_is_detected(covariance, way, what):
     wrong = by_the_book(covariance, **{f"{what}_std": 1.15})
     seen = p_values(drawn(way, covariance), wrong, STATISTICS[:6])
     for letter in "VL":
         lse, deviation = seen[f"lse {letter}"], seen[f"deviation {letter}"]
         if what == "key":
-            assert (lse < RISK).mean() > 0.9  # a head whose scores hardly vary cannot show it
+            assert (lse < RISK).mean() > 0.9  # a head with nearly constant scores cannot detect it
         else:
             assert (deviation < RISK).all()
-            assert (lse >= RISK).all()  # only what is wrong is blamed
+            assert (lse >= RISK).all()  # the other statistics are not affected
 
 
 @pytest.mark.parametrize("way", ["closed", "materialised"])
-def test_diagonal_and_full_covariance_are_told_apart(way):
+def test_diagonal_and_full_covariance_are_distinguished(way):
     seen = p_values(drawn(way, "full"), by_the_book("diagonal"), ("lse V", "lse L", "total"))
     assert all((seen[f"lse {letter}"] < RISK).mean() > 0.5 for letter in "VL")
     assert (seen["total"] < RISK).any()

@@ -1,4 +1,4 @@
-"""Scores at rounding level decide nothing, and fp32 scores are close enough to float64 ones for that."""
+"""Scores at rounding level are set to zero, and fp32 scores are close enough to float64 scores for that."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def fast_scores(at: Attended, seed: int = 0) -> HeadScores:
 
 
 def exact_scores(at: Attended, pattern: str, seed: int) -> np.ndarray:
-    """[3 (visual, language, total), heads] of one row in double precision, head by head, from the same normals."""
+    """[3 (visual, language, total), heads] of one row in double precision, for each head, from the same noise."""
     draw = GaussianDraw.of(at, noise(seed))
     out = np.zeros((3, at.query.shape[1]))
     for head in range(out.shape[1]):
@@ -73,7 +73,7 @@ def test_a_score_inside_the_zone_is_zero_wherever_it_is_used(tiny: float) -> Non
     assert beta[0, 0, 3] != 1
 
 
-def test_outside_of_the_zone_scores_stay_as_they_are() -> None:
+def test_scores_outside_the_zone_are_unchanged() -> None:
     values = torch.tensor([OUTSIDE, -OUTSIDE, 0.5, torch.nan])
     scores = HeadScores(values, values.clone(), torch.ones(4))
     torch.testing.assert_close(scores.visual, values, rtol=0, atol=0, equal_nan=True)
@@ -83,8 +83,8 @@ def test_outside_of_the_zone_scores_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("pattern", ["VVVVVVL", "LLLLLLV", "VL"])
 @pytest.mark.parametrize("sharp", [1.0, 5.0, 30.0])
-def test_a_set_of_one_token_carries_nothing_that_noise_could_take_away(pattern: str, sharp: float) -> None:
-    """Its noise has no variance, so the noise world is the real one."""
+def test_a_group_of_one_token_has_no_information(pattern: str, sharp: float) -> None:
+    """Its noise has no variance, so the counterfactual state equals the real one."""
     alone = [letter for letter in "VL" if pattern.count(letter) == 1]
     for seed in range(10):
         at = sharpened([pattern], sharp, seed)
@@ -96,8 +96,8 @@ def test_a_set_of_one_token_carries_nothing_that_noise_could_take_away(pattern: 
             assert "L" not in alone or not scores.language.any()
 
 
-def test_moments_of_one_position_that_is_left_have_no_variance() -> None:
-    """The square root of what rounding leaves would be a spread of 1e-4."""
+def test_moments_of_one_remaining_position_have_no_variance() -> None:
+    """The square root of the rounding error would be a standard deviation of 1e-4."""
     at = attended(["VVLL"], dim=16)
     moments = Moments.of(at.key, at.value, at.regions)
     moments.remove(at.key[:, :, 3], at.value[:, :, 3], torch.tensor([[False, True]]))
@@ -113,7 +113,7 @@ PATTERN = "LLVVVVVVVVVVVVVVVVLLLLLL"
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sharp", [1.0, 5.0, 30.0])
-def test_small_scores_err_by_far_less_than_the_zone(sharp: float, dtype: torch.dtype) -> None:
+def test_errors_of_small_scores_are_much_smaller_than_the_zone(sharp: float, dtype: torch.dtype) -> None:
     fast, exact = [], []
     for seed in range(12):
         at = sharpened([PATTERN], sharp, seed, dtype)
@@ -123,7 +123,7 @@ def test_small_scores_err_by_far_less_than_the_zone(sharp: float, dtype: torch.d
     found, right = np.concatenate(fast, 1), np.concatenate(exact, 1)
     small = np.abs(right) < 1e-4
     assert sharp < 30 or (np.abs(right) < 1e-7).sum() > 10
-    # 2e-7 and more before, and the sign with it; what is zeroed is off by the zone at most
+    # errors that change the sign are 2e-7 or more; a score set to zero is off by at most the zone
     kept = small & (found != 0)
     assert np.abs(found - right)[kept].max(initial=0) < 0.2 * DEAD_ZONE
     assert (found[np.abs(right) < 0.8 * DEAD_ZONE] == 0).all()
@@ -140,7 +140,7 @@ def test_states_that_differ_by_rounding_carry_nothing() -> None:
     assert not scores.language.any()
 
 
-def test_the_step_that_is_compiled_has_the_same_zone() -> None:
+def test_the_compiled_step_has_the_same_zone() -> None:
     query, key, value = _one_language_token()
     at = Attended(query, key, value, Regions.of(masks_of(["VVVVVVL"])), 0.25)
     moments, draw = Moments.of(at.key, at.value, at.regions), GaussianDraw.of(at, noise())

@@ -60,7 +60,7 @@ def test_cosine_and_l2_is_their_mean():
 
 
 @every_measure
-def test_similarity_is_what_the_loop_says(measure):
+def test_similarity_equals_a_loop(measure):
     a, b = vectors(3, 5, 8, number=2)
     found = similarity(a, b, measure)
     assert found.shape == (3, 5)
@@ -79,12 +79,12 @@ def test_equal_vectors_give_one(measure):
 
 
 @every_measure
-def test_half_precision_is_computed_in_full(measure):
+def test_half_precision_is_computed_in_fp32(measure):
     a, b = vectors(3, 64, number=2).bfloat16()
     assert torch.equal(similarity(a, b, measure), similarity(a.float(), b.float(), measure))
 
 
-def test_a_zero_vector_is_at_right_angles_to_everything():
+def test_a_zero_vector_is_orthogonal_to_everything():
     assert one([0, 0], [1, 2], "cosine") == 0.5
     assert one([0, 0], [0, 0], "cosine") == 0.5
     assert one([0, 0], [1, 2], "l2") == pytest.approx(2 * sigmoid(-1), abs=1e-7)
@@ -94,7 +94,7 @@ def test_a_zero_vector_is_at_right_angles_to_everything():
 
 @pytest.mark.parametrize("size", [1e-15, 1e15])
 @every_measure
-def test_the_unit_of_length_does_not_matter(measure, size):
+def test_similarity_does_not_depend_on_the_scale(measure, size):
     a, b = vectors(5, 8, number=2)
     torch.testing.assert_close(similarity(a * size, b * size, measure), similarity(a, b, measure))
 
@@ -128,7 +128,7 @@ def test_every_score_is_its_formula(measure):
 
 
 @every_measure
-def test_nothing_replaced_is_no_information(measure):
+def test_without_replacement_there_is_no_information(measure):
     real = attended(["..NLVVVL", "NLVVVLLL", "NLLLLLLL"], groups=3).split()
     scores = scores_from_partials(real, real[:2], measure)
     assert not scores.visual.any()
@@ -136,7 +136,7 @@ def test_nothing_replaced_is_no_information(measure):
     torch.testing.assert_close(scores.total, torch.zeros(3, 4), rtol=0, atol=3e-7)
 
 
-def test_a_row_without_an_image_has_all_its_information_in_language():
+def test_a_row_without_an_image_has_only_language_information():
     at = attended(["LLLLLL", "LVVVLL"])
     fake = noise_partials(at, Moments.of(at.key, at.value, at.regions), "gaussian", noise())
     scores = scores_from_partials(at.split(), fake)
@@ -149,7 +149,7 @@ def test_a_row_without_an_image_has_all_its_information_in_language():
 @every_measure
 @pytest.mark.parametrize("masking", ["zero", "gaussian", "uniform", "swap"])
 @pytest.mark.parametrize("neutral", [False, True])
-def test_scores_from_partials_are_those_of_the_concatenated_states(masking, measure, neutral):
+def test_scores_from_partials_equal_those_of_the_concatenated_states(masking, measure, neutral):
     patterns = ["..NLVVVLL", "NLVVVVVLL", "NLLLLLLLL"] if neutral else ["...LVVVLL", ".LVVVVVLL", "LLLLLLLLL"]
     at = attended(patterns, heads=4, kv_heads=2, groups=3 if neutral else 2)
     moments = Moments.of(at.key, at.value, at.regions)
@@ -191,7 +191,7 @@ def test_mean_scores_average_each_score():
     assert mean_scores(draws[:1]) is draws[0]
 
 
-def test_alpha_vis_is_a_number_only_where_there_is_a_mix():
+def test_alpha_vis_is_nan_unless_the_head_is_mixed():
     visual = torch.tensor([0.3, 0.3, 0.0, -0.1, 0.2, -0.2, 0.2])
     language = torch.tensor([0.1, 0.3, 0.2, 0.2, 0.0, -0.1, -0.1])
     alpha = HeadScores(visual, language, visual + language).alpha_vis

@@ -19,7 +19,7 @@ def states(patterns, offset=0.0, spread=1.0, seed=0, dtype=torch.float32):
 
 
 def assert_moments(moments: Moments, key, value, patterns, offset=0.0, spread=1.0) -> None:
-    """Against a loop over rows, groups and heads in double precision; the error is in units of the spread."""
+    """Compare with a loop over rows, groups and heads in double precision, relative to the standard deviation."""
     for row, pattern in enumerate(patterns):
         for name in range(2):
             inside = where(pattern, LETTERS[name])
@@ -65,7 +65,7 @@ def test_slices_and_masks_agree():
     torch.testing.assert_close(one.squared, other.squared, rtol=1e-6, atol=1e-6)
 
 
-def test_padding_and_neutral_positions_have_no_part():
+def test_padding_and_neutral_positions_are_ignored():
     patterns = ["..LVVN", "LVVLLN"]
     at = attended(patterns, groups=3)
     before = Moments.of(at.key, at.value, at.regions)
@@ -85,7 +85,7 @@ def growing_rows(draw) -> list[str]:
 
 @given(growing_rows(), st.integers(0, 99), st.sampled_from([(0.0, 1.0), (1e3, 1.0), (1e3, 0.1)]), st.data())
 @examples(60)
-def test_running_moments_are_those_of_the_cache(patterns, seed, shape, data):
+def test_running_moments_equal_those_of_the_cache(patterns, seed, shape, data):
     offset, spread = shape
     key, value = states(patterns, offset, spread, seed)
     start = data.draw(st.integers(0, len(patterns[0]) - 1))
@@ -130,7 +130,7 @@ def test_remove_inverts_append(patterns, seed):
     assert not moments.squared.any()
 
 
-def test_rows_are_counted_by_themselves():
+def test_rows_are_counted_separately():
     patterns = ["..VL", "VVLL"]
     key, value = states(patterns)
     moments = empty(2)
@@ -154,7 +154,7 @@ def test_select_takes_whole_rows():
     assert moments.nbytes == 4 * (3 * 2 + 2 * 3 * 2 * KV_HEADS * 2 * DIM)
 
 
-def test_appending_to_one_set_is_appending_with_that_membership():
+def test_append_to_equals_append_with_one_group():
     at = attended(["LVVLL", "LVVLL"])
     one, other = (Moments.of(at.key, at.value, at.regions) for _ in range(2))
     key, value = torch.randn(2, *at.key.shape[:2], at.key.shape[-1]).unbind(0)

@@ -14,7 +14,7 @@ def draw(source, kind, leading, length, *address):
 
 
 @every_kind
-def test_the_same_address_gives_the_same_draw_whatever_was_drawn_before(kind):
+def test_a_draw_depends_on_its_address_only(kind):
     one, other = noise(3), noise(3)
     first = draw(one, kind, (2, 5), 40, 7, 1)
     draw(other, "normal", (9,), 1000, 4)
@@ -24,7 +24,7 @@ def test_the_same_address_gives_the_same_draw_whatever_was_drawn_before(kind):
 
 
 @every_kind
-def test_at_narrows_the_address(kind):
+def test_at_extends_the_address(kind):
     expected = draw(noise(), kind, (3,), 10, 4, -1, 2)
     assert torch.equal(expected, draw(noise().at(4), kind, (3,), 10, -1, 2))
     assert torch.equal(expected, draw(noise().at(4, -1).at(2), kind, (3,), 10))
@@ -55,7 +55,7 @@ def test_different_addresses_and_seeds_differ(kind):
     addresses = [(), (0,), (1,), (-1,), (0, 0), (0, 1), (1, 0), (1, 1), (11,), (1, 1, 0), (12, 3), (1, 23)]
     draws = [draw(noise(5), kind, (2,), 300, *address) for address in addresses]
     draws += [draw(noise(seed), kind, (2,), 300) for seed in (0, 1, -1, 2**40)]
-    # whole blocks apart as well: block 1 of one address is not block 0 of another
+    # block 1 of one address differs from block 0 of another
     pieces = [piece for d in draws for piece in (d[0, :44], d[1, :44], d[0, BLOCK:][:44], d[1, BLOCK:][:44])]
     for i in range(len(pieces)):
         for j in range(i):
@@ -63,7 +63,7 @@ def test_different_addresses_and_seeds_differ(kind):
 
 
 @every_kind
-def test_the_global_generator_is_neither_used_nor_moved(kind):
+def test_the_global_generator_is_not_used(kind):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = draw(noise(), kind, (2,), 600, 3)

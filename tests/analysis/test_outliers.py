@@ -1,4 +1,4 @@
-"""The σ rule and the cut on logits, where all there is to tell heads apart is rounding."""
+"""The σ rule and the cut on logits for heads that differ by rounding only."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_equal_values_have_no_outliers(heads: int, sigma: float, yeo_johnson: bo
         assert not far_below(values, sigma, yeo_johnson).any()
 
 
-def test_what_is_far_below_still_is() -> None:
+def test_values_far_below_the_mean_are_found() -> None:
     values = torch.full((2, 16), 0.1)
     values[0, 5] = 0.0999
     values[1, 5], values[1, 6] = torch.nan, 0.02
@@ -43,8 +43,8 @@ def test_layers_and_rows_of_equal_heads_keep_all_heads(sigma: float) -> None:
 
 
 @pytest.mark.parametrize("mad", [0.0, 2.9652])
-def test_heads_with_one_mix_up_to_rounding_are_all_synergy(mad: float) -> None:
-    """More than half have the very same logit, so the MAD is 0."""
+def test_heads_with_the_same_mix_up_to_rounding_are_all_synergy(mad: float) -> None:
+    """More than half have the same logit, so the MAD is 0."""
     visual, language = torch.full((1, 2, 8), 0.3), torch.full((1, 2, 8), 0.1)
     visual[0, 0, :3] *= 1 + 3e-7
     scores = HeadScores(visual, language, torch.full_like(visual, 0.5))

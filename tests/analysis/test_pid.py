@@ -1,4 +1,4 @@
-"""The information atoms, against definitions, a search of the polytope and known gates."""
+"""The information atoms, compared with definitions, a search of the polytope and known gates."""
 
 import math
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_atoms_of_tensors() -> None:
         ("copy", pid.i_min, (0, 0, 1, 0)),
         ("copy", pid.broja, (0, 0, 1, 0)),
         ("copy", pid.ccs, (0, 0, 1, 0)),
-        # The known flaw of I_min: as much information counts as the same information.
+        # Known flaw of I_min: equal amounts of information count as the same information.
         ("unique", pid.i_min, (0, 0, 1, 1)),
         ("unique", pid.broja, (1, 1, 0, 0)),
         ("unique", pid.ccs, (1, 1, 0, 0)),
@@ -83,7 +83,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
 
 
 def joints(shape: tuple[int, int, int]) -> st.SearchStrategy[np.ndarray]:
-    """Dense, sparse and almost degenerate distributions alike."""
+    """Dense, sparse and nearly degenerate distributions."""
     spread = st.floats(-2, 1).map(lambda decades: 10**decades)
     return st.builds(
         lambda seed, s: np.random.default_rng(seed).dirichlet(np.full(math.prod(shape), s)).reshape(shape),
@@ -102,7 +102,7 @@ def test_broja_atoms_are_never_negative(joint: np.ndarray) -> None:
 
 @settings(law, max_examples=25)
 @given(joints((2, 2, 2)))
-def test_broja_is_no_worse_than_a_search_of_the_polytope(joint: np.ndarray) -> None:
+def test_broja_is_at_least_as_good_as_a_search_of_the_polytope(joint: np.ndarray) -> None:
     visual, language = joint.sum(1), joint.sum(0)
     lowest = np.maximum(0, visual[0] + language[0] - visual.sum(0))
     highest = np.minimum(visual[0], language[0])
@@ -118,14 +118,14 @@ def test_broja_is_no_worse_than_a_search_of_the_polytope(joint: np.ndarray) -> N
 
 
 @pytest.mark.parametrize("measure", [pid.i_min, pid.broja, pid.ccs])
-def test_redundancy_is_symmetric_and_indifferent_to_scale(measure: Measure) -> None:
+def test_redundancy_is_symmetric_and_scale_invariant(measure: Measure) -> None:
     joint = np.random.default_rng(2).dirichlet(np.ones(27)).reshape(3, 3, 3)
     assert measure(joint.swapaxes(0, 1)) == pytest.approx(measure(joint), abs=1e-5)
     assert measure(1000 * joint) == pytest.approx(measure(joint), abs=1e-6)
 
 
 @pytest.mark.parametrize("joint", [np.zeros((2, 2, 2)), -np.ones((2, 2, 2)), np.full((2, 2, 2), np.nan)])
-def test_what_is_no_distribution_is_refused(joint: np.ndarray) -> None:
+def test_invalid_distributions_are_rejected(joint: np.ndarray) -> None:
     with pytest.raises(ValueError, match="joint distribution"):
         pid.i_min(joint)
 
@@ -159,6 +159,6 @@ def test_samples_of_a_gate_give_its_atoms() -> None:
         (([np.nan], [1.0], [1.0]), "NaN"),
     ],
 )
-def test_unusable_samples_are_refused(samples: tuple[list[float], list[float], list[float]], complaint: str) -> None:
+def test_invalid_samples_are_rejected(samples: tuple[list[float], list[float], list[float]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         pid.discretise(*samples)

@@ -28,7 +28,7 @@ def assert_scores(one, other) -> None:
 
 @every_pattern
 @every_measure
-def test_zero_masking_is_the_fast_path(patterns, groups, measure):
+def test_zero_masking_equals_the_fast_path(patterns, groups, measure):
     at = attended(patterns, groups=groups)
     fake = noise_partials(at, Moments.of(at.key, at.value, at.regions), "zero", noise())
     fast = scores_from_partials(at.split(), fake, measure)
@@ -57,7 +57,7 @@ def test_zero_masking_by_hand(patterns, groups):
 @every_pattern
 @pytest.mark.parametrize("masking", ["gaussian", "uniform", "swap"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_with_the_same_noise_it_is_the_merge_of_materialised_partials(patterns, groups, masking, covariance):
+def test_with_the_same_noise_it_equals_the_merge_of_materialised_partials(patterns, groups, masking, covariance):
     at = attended(patterns, groups=groups)
     moments = Moments.of(at.key, at.value, at.regions)
     fake = materialised_partials(at, moments, masking, noise(3), covariance)
@@ -66,7 +66,7 @@ def test_with_the_same_noise_it_is_the_merge_of_materialised_partials(patterns, 
     assert_scores(reference_scores(at, masking, noise(3), covariance, "cosine"), expected)
 
 
-def test_half_precision_caches_are_read_in_full():
+def test_half_precision_caches_are_read_in_fp32():
     at = attended(["..NLVVLL", "NLVVVVLL"], groups=3, dtype=torch.bfloat16)
     whole = type(at)(at.query.float(), at.key.float(), at.value.float(), at.regions, at.scale)
     for masking in ("zero", "gaussian", "swap"):
@@ -76,7 +76,7 @@ def test_half_precision_caches_are_read_in_full():
 
 @every_pattern
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)])
-def test_output_with_scaled_values_is_the_merge_with_factors(patterns, groups, heads, kv_heads):
+def test_output_with_scaled_values_equals_the_merge_with_factors(patterns, groups, heads, kv_heads):
     at = attended(patterns, heads, kv_heads, groups=groups)
     beta, gamma = torch.rand(2, len(patterns), heads, generator=torch.Generator().manual_seed(1)) * 3
     found = reference_output(at, beta, gamma)
@@ -92,7 +92,7 @@ def test_output_with_scaled_values_is_the_merge_with_factors(patterns, groups, h
         np.testing.assert_allclose(found[row, head], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_output_with_factors_of_one_is_plain_attention():
+def test_output_with_factors_of_one_equals_plain_attention():
     at = attended(["..NLVVLL", "NLVVVVLL"], groups=3)
     one = torch.ones(2, 4)
     expected = attend(at.query, at.key, at.value, at.regions.masks.any(1), at.scale)
@@ -108,7 +108,7 @@ def test_attention_over_nothing_is_zero():
 
 @every_measure
 @pytest.mark.parametrize("replacement", ["gaussian", "zero", "uniform", "cauchy", "swap"])
-def test_contribution_is_that_of_one_product(replacement, measure):
+def test_contribution_equals_that_of_one_product(replacement, measure):
     torch_generator = torch.Generator().manual_seed(2)
     outputs = torch.randn(3, 4, 8, generator=torch_generator) + 0.5
     residual = torch.randn(3, 16, generator=torch_generator)

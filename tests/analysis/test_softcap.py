@@ -1,4 +1,4 @@
-"""Soft-capped scores in the real world and in the noise worlds."""
+"""Soft-capped scores in real and counterfactual attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -68,7 +68,7 @@ def test_noise_scores_are_normal_and_then_capped() -> None:
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_closed_form_and_materialised_noise_agree_in_distribution(covariance: str) -> None:
-    """Every head is a draw of its own of one and the same problem."""
+    """Every head is an independent draw of the same problem."""
     one, draws = with_cap(["LLVVVVVL"], heads=1, kv_heads=1), 2000
     query, key, value = (t.repeat_interleave(draws, 1) for t in (one.query, one.key, one.value))
     at = Attended(query, key, value, one.regions, one.scale, CAP)

@@ -43,7 +43,7 @@ def by_masks(at) -> list[Partial]:
 
 @every_pattern
 @every_group
-def test_a_partial_is_attention_over_its_set_alone(patterns, heads, kv_heads):
+def test_a_partial_is_attention_over_its_group_only(patterns, heads, kv_heads):
     at = problem(patterns, heads, kv_heads)
     for partials in (at.split(), by_masks(at)):
         assert len(partials) == at.regions.group_count
@@ -67,7 +67,7 @@ def test_fused_kernel_and_products_agree(patterns, monkeypatch):
         torch.testing.assert_close(one.lse, other.lse, rtol=1e-5, atol=1e-6)
 
 
-def test_fused_kernel_is_used_where_every_head_has_its_own_keys(monkeypatch):
+def test_fused_kernel_is_used_if_every_head_has_its_own_keys(monkeypatch):
     calls = []
     kernel = known(split.FUSED)
 
@@ -85,7 +85,7 @@ def test_fused_kernel_is_used_where_every_head_has_its_own_keys(monkeypatch):
 
 @every_pattern
 @every_group
-def test_merged_partials_are_torch_attention(patterns, heads, kv_heads):
+def test_merged_partials_equal_torch_attention(patterns, heads, kv_heads):
     at = problem(patterns, heads, kv_heads)
     expected = F.scaled_dot_product_attention(
         at.query[:, :, None],
@@ -99,7 +99,7 @@ def test_merged_partials_are_torch_attention(patterns, heads, kv_heads):
     torch.testing.assert_close(merge(by_masks(at)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_slices_and_masks_are_two_ways_to_one_thing():
+def test_slices_and_masks_give_the_same_partials():
     for patterns in (["NLVVLVNLL"] * 3, ["..VVLL"] * 2, ["LLL"] * 2):
         at = problem(patterns)
         assert at.regions.spans is not None
@@ -109,7 +109,7 @@ def test_slices_and_masks_are_two_ways_to_one_thing():
 
 
 @pytest.mark.parametrize("patterns", [["LLL", "LLL"], ["LLL", "LVV"]], ids=["slices", "masks"])
-def test_an_empty_set_is_exactly_nothing(patterns):
+def test_an_empty_group_has_no_effect(patterns):
     at = problem(patterns)
     assert (at.regions.spans is None) == (patterns[0] != patterns[1])
     partial = at.split()[VISUAL]
@@ -124,7 +124,7 @@ def test_attention_over_nothing_is_zero():
     assert torch.equal(merge(problem(["...", "..."]).split()), torch.zeros(2, 4, 8))
 
 
-def test_what_is_not_a_number_is_not_hidden():
+def test_nan_is_not_hidden():
     at = problem(["VVLLL", "VVLLL"])
     at.key[0, :, 1, 3] = torch.nan
     for partials in (at.split(), by_masks(at)):
@@ -137,8 +137,8 @@ def test_what_is_not_a_number_is_not_hidden():
 
 
 @pytest.mark.parametrize("spans", [True, False], ids=["slices", "masks"])
-def test_a_set_far_below_another_keeps_its_value(spans):
-    # e^{-300} is no float: with one maximum for both groups the visual weights would all be zero
+def test_a_group_with_much_lower_scores_keeps_its_value(spans):
+    # e^{-300} underflows: with one maximum for both groups, all visual weights would be zero
     at = attended(["VVVLLLL", "VVVLLLL"], heads=1, kv_heads=1)
     shift = 300 / at.scale / torch.linalg.vector_norm(at.query[:, 0], dim=-1)
     direction = F.normalize(at.query[:, 0], dim=-1)
@@ -178,7 +178,7 @@ def test_half_precision_inputs_give_full_precision_scores(dtype):
     )
     in_half = torch.matmul(at.query.view(2, 2, 2, 64), at.key.transpose(-1, -2)).double().numpy() * at.scale
     assert np.abs(scores.numpy() - truth).max() < 1e-5
-    assert np.abs(in_half - truth).max() > 1e-4  # what the test would see without the care
+    assert np.abs(in_half - truth).max() > 1e-4  # the error without fp32 scores
     for name, partial in enumerate(at.split()):
         assert partial.value.dtype == torch.float32
         query, keys, values = cell(at, 1, 3)
@@ -193,7 +193,7 @@ def test_half_precision_inputs_give_full_precision_scores(dtype):
 
 @pytest.mark.parametrize("patterns", [["NLVVVLL", "NLVVVLL"], ["..NLVVL", "NLVVVLL"]], ids=["slices", "masks"])
 @every_group
-def test_factors_are_literally_scaled_values(patterns, heads, kv_heads):
+def test_factors_equal_scaled_values(patterns, heads, kv_heads):
     at = problem(patterns, heads, kv_heads)
     beta, gamma = torch.rand(2, 2, heads, generator=torch.Generator().manual_seed(1)) * 3
     out = merge(at.split(), [beta, gamma, None])
@@ -219,31 +219,31 @@ def test_factors_of_one_change_nothing():
 # ── regions ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def assert_consistent(regions: Regions, owners: list[list[int]]) -> None:
-    """Masks, counts and spans all tell what `owners` [row][position] tells."""
-    for row, told in enumerate(owners):
+def assert_consistent(regions: Regions, groups: list[list[int]]) -> None:
+    """Masks, counts and spans agree with `groups` [row][position]."""
+    for row, told in enumerate(groups):
         assert len(told) == regions.length
         for name in range(regions.group_count):
-            assert regions.masks[row, name].tolist() == [owner == name for owner in told]
+            assert regions.masks[row, name].tolist() == [group == name for group in told]
             assert regions.counts[row][name] == told.count(name)
     if regions.spans is None:
         return
     from_spans = [-1] * regions.length
-    for start, stop, owner in regions.spans:
+    for start, stop, group in regions.spans:
         assert start < stop
         for j in range(start, stop):
             assert from_spans[j] == -1
-            from_spans[j] = owner
-    assert all(told == from_spans for told in owners)
+            from_spans[j] = group
+    assert all(told == from_spans for told in groups)
 
 
-def regions_of(owners: list[list[int]], groups: int) -> Regions:
-    return Regions.of(torch.tensor([[[o == m for o in told] for m in range(groups)] for told in owners]))
+def regions_of(groups: list[list[int]], count: int) -> Regions:
+    return Regions.of(torch.tensor([[[o == m for o in told] for m in range(count)] for told in groups]))
 
 
 @st.composite
-def owner_rows(draw) -> list[list[int]]:
-    """Rows of owners that often agree, so that spans are as common as masks."""
+def group_rows(draw) -> list[list[int]]:
+    """Rows of groups that often agree, so that spans are as common as masks."""
     length = draw(st.integers(1, 9))
     one = st.lists(st.integers(-1, NEUTRAL), min_size=length, max_size=length)
     rows = draw(st.integers(1, 3))
@@ -252,30 +252,30 @@ def owner_rows(draw) -> list[list[int]]:
     return [draw(one) for _ in range(rows)]
 
 
-@given(owner_rows(), st.integers(1, 9))
+@given(group_rows(), st.integers(1, 9))
 @examples(150)
-def test_extended_one_at_a_time_is_the_same_as_of(owners, start):
-    start = min(start, len(owners[0]))
-    regions = regions_of([told[:start] for told in owners], 3)
-    assert_consistent(regions, [told[:start] for told in owners])
-    for j in range(start, len(owners[0])):
-        regions = regions.extended([told[j] for told in owners])
-        expected = regions_of([told[: j + 1] for told in owners], 3)
-        assert_consistent(regions, [told[: j + 1] for told in owners])
+def test_extending_one_position_at_a_time_equals_of(groups, start):
+    start = min(start, len(groups[0]))
+    regions = regions_of([told[:start] for told in groups], 3)
+    assert_consistent(regions, [told[:start] for told in groups])
+    for j in range(start, len(groups[0])):
+        regions = regions.extended([told[j] for told in groups])
+        expected = regions_of([told[: j + 1] for told in groups], 3)
+        assert_consistent(regions, [told[: j + 1] for told in groups])
         assert torch.equal(regions.masks, expected.masks)
         assert (regions.counts, regions.spans) == (expected.counts, expected.spans)
 
 
-@given(owner_rows(), st.data())
+@given(group_rows(), st.data())
 @examples(100)
-def test_selected_rows_stay_consistent(owners, data):
-    rows = data.draw(st.lists(st.integers(0, len(owners) - 1), min_size=1, max_size=4))
-    owner = data.draw(st.integers(-1, NEUTRAL))
-    regions = regions_of(owners, 3)
+def test_selected_rows_stay_consistent(groups, data):
+    rows = data.draw(st.lists(st.integers(0, len(groups) - 1), min_size=1, max_size=4))
+    group = data.draw(st.integers(-1, NEUTRAL))
+    regions = regions_of(groups, 3)
     chosen = regions.select(rows)
-    assert_consistent(chosen, [owners[r] for r in rows])
+    assert_consistent(chosen, [groups[r] for r in rows])
     assert (chosen.spans is None) == (regions.spans is None)
-    assert_consistent(chosen.extended([owner] * len(rows)), [[*owners[r], owner] for r in rows])
+    assert_consistent(chosen.extended([group] * len(rows)), [[*groups[r], group] for r in rows])
 
 
 def test_spans_exist_exactly_when_all_rows_agree():

@@ -21,7 +21,7 @@ C, P, V, L, S, U = (
 
 
 def scores_of(visual, language, total=None) -> HeadScores:
-    """[rows, layers, heads] from nested lists; the total is the same for all heads unless given."""
+    """[rows, layers, heads] from nested lists. The total is the same for all heads unless given."""
     visual, language = torch.tensor(visual), torch.tensor(language)
     return HeadScores(visual, language, torch.full_like(visual, 0.5) if total is None else torch.tensor(total))
 
@@ -35,7 +35,7 @@ def types_of(scores: HeadScores, redundant=None, **options) -> list:
 
 
 def obvious(visual, language, total, redundant, mad, sigma, considered, yeo_johnson) -> np.ndarray:
-    """One row [layers, heads], head by head, in double precision."""
+    """One row [layers, heads], for each head, in double precision."""
     heads = list(np.ndindex(total.shape))
     taken = [h for h in heads if considered[h] and not redundant[h]]
     found = dict.fromkeys(taken, np.nan)
@@ -76,12 +76,12 @@ def random_scores(rows, layers, heads, seed=0):
 # ── every branch by hand ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_signs_decide_where_only_one_modality_is_carried():
+def test_the_signs_decide_if_a_head_has_one_modality():
     scores = scores_of([[[0.2, 0.2, -0.1, 0.0, -0.1, 0.0]]], [[[-0.1, 0.0, 0.2, 0.2, -0.2, 0.0]]])
     assert types_of(scores) == [[[V, V, L, L, P, P]]]
 
 
-def test_the_cut_on_the_logit_decides_where_both_are_carried():
+def test_the_cut_on_the_logit_decides_if_a_head_is_mixed():
     # logits −2 … 2 in steps of 1, and ±9: median 0, MAD 2, cut at ±5.93; all scores outside the dead zone
     logits = [[[-9.0, -2.0, -1.0, 0.0, 1.0, 2.0, 9.0]]]
     visual = torch.tensor(logits).exp() * 0.1
@@ -98,7 +98,7 @@ def test_the_default_cut_is_two_deviations():
     assert pytest.approx(2.9652) == MAD
 
 
-def test_heads_that_all_mix_alike_are_synergy():
+def test_heads_with_equal_mixes_are_synergy():
     scores = scores_of([[[0.3] * 5]], [[[0.1] * 5]])
     for mad in (0.0, MAD, INF):
         assert types_of(scores, mad=mad) == [[[S] * 5]]
@@ -112,7 +112,7 @@ def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
     assert types_of(scores, mad=1.1) == [[[S] * 4]]
 
 
-def test_a_poor_head_is_information_redundant_whatever_its_signs():
+def test_a_head_with_little_information_is_redundant_for_all_signs():
     total = torch.full((1, 3, 4), 0.5)
     total[0, 2, 1] = 0.0  # mean 0.458, std 0.138: 0 < mean − 3·std = 0.0437
     visual = torch.full_like(total, 0.2)
@@ -125,8 +125,8 @@ def test_a_poor_head_is_information_redundant_whatever_its_signs():
     assert types_of(rich) == [[[S] * 4] * 3]
 
 
-def test_what_is_redundant_has_no_part_in_the_median():
-    # the two outermost logits are of heads out of the game: without them the cut is much nearer
+def test_redundant_heads_are_not_part_of_the_median():
+    # the two outermost logits are of redundant heads: without them the cut is much smaller
     logits = torch.tensor([[[0.0, 0.1, -0.1, 2.0, -10.0, 10.0]]])
     scores = HeadScores(logits.exp(), torch.ones_like(logits), torch.full_like(logits, 0.5))
     redundant = torch.tensor([[[False, False, False, False, True, True]]])
@@ -137,7 +137,7 @@ def test_what_is_redundant_has_no_part_in_the_median():
     assert types_of(scores, sigma=INF) == [[[S, S, S, S, L, V]]]
 
 
-def test_causally_redundant_heads_have_no_part_in_the_mean():
+def test_causally_redundant_heads_are_not_part_of_the_mean():
     total = torch.full((1, 1, 14), 0.5)
     total[..., 0], total[..., 1] = 0.0, -40.0
     same = torch.full_like(total, 0.2)
@@ -148,15 +148,15 @@ def test_causally_redundant_heads_have_no_part_in_the_mean():
     assert types_of(scores) == [[[S, P, *[S] * 12]]]
 
 
-def test_heads_not_considered_are_unknown_and_out_of_the_statistics():
+def test_heads_not_considered_are_unknown_and_not_part_of_the_statistics():
     logits = torch.tensor([[[0.0, 0.1, -0.1, 2.0], [-30.0, 30.0, 30.0, -30.0]]])
     total = torch.tensor([[[0.5] * 4, [-9.0] * 4]])
     scores = HeadScores(logits.exp(), torch.ones_like(logits), total)
     considered = torch.tensor([[True] * 4, [False] * 4])
     redundant = none_of(scores)
-    redundant[0, 1, 2] = True  # unknown wins: nothing was measured there
+    redundant[0, 1, 2] = True  # unknown has priority: nothing was measured
     assert types_of(scores, redundant, considered=considered) == [[[S, S, S, V], [U] * 4]]
-    assert redundant.sum() == 1  # the caller's tensors stay as they were
+    assert redundant.sum() == 1  # the caller's tensors are unchanged
     assert considered.sum() == 4
 
 
@@ -172,14 +172,14 @@ def test_everything_redundant():
     assert types_of(scores, considered=torch.zeros(1, 2, dtype=torch.bool)) == [[[U, U]]]
 
 
-# ── against the obvious classifier ───────────────────────────────────────────────────────────────────────
+# ── compared with a simple classifier ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mad", [0.7, MAD, INF])
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 3.0, INF])
 @pytest.mark.parametrize("yeo_johnson", [False, True])
 @pytest.mark.parametrize("partly", [False, True])
-def test_every_head_gets_its_obvious_type(mad, sigma, yeo_johnson, partly):
+def test_types_equal_those_of_a_simple_classifier(mad, sigma, yeo_johnson, partly):
     seen = set()
     for seed, shape in enumerate([(3, 4, 8), (2, 12, 12), (2, 1, 5), (1, 6, 3)]):
         scores, redundant = random_scores(*shape, seed=seed)

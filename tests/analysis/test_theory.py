@@ -1,4 +1,4 @@
-"""The laws T1 to T3, against definitions and finite differences."""
+"""The theorems T1 to T3, compared with definitions and finite differences."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 
 @law
 @given(SEEDS, ALPHAS, st.floats(-3, 3))
-def test_rescaling_gives_exactly_the_mix(seed: int, alpha: float, decades: float) -> None:
+def test_rescaling_gives_the_exact_mix(seed: int, alpha: float, decades: float) -> None:
     h_v, h_l = normal(seed, 2, 5, 16)
     pair = theory.rescaled((10**decades * h_v).float(), h_l.float(), alpha)
     torch.testing.assert_close(theory.mix(*pair), torch.full((5,), alpha), rtol=1e-5, atol=0)
@@ -49,13 +49,13 @@ def test_rescaling_holds_for_any_homogeneous_measure(seed: int, alpha: float) ->
     torch.testing.assert_close(theory.mix(*pair, taxicab), torch.full((3,), alpha, dtype=torch.float64))
 
 
-def test_rescaling_to_the_present_mix_changes_nothing() -> None:
+def test_rescaling_to_the_current_mix_changes_nothing() -> None:
     h_v, h_l = normal(0, 2, 7, 16)
     same_v, same_l = theory.rescaled(h_v, h_l, theory.mix(h_v, h_l))
     torch.testing.assert_close((same_v, same_l), (h_v, h_l))
 
 
-def test_half_precision_is_computed_in_single() -> None:
+def test_half_precision_is_computed_in_single_precision() -> None:
     h_v, h_l = normal(0, 2, 7, 64).to(torch.bfloat16)
     assert theory.mix(h_v, h_l).dtype == torch.float32
     torch.testing.assert_close(theory.mix(h_v, h_l), theory.mix(h_v.float(), h_l.float()))
@@ -102,7 +102,7 @@ def test_alignment_grows_strictly_with_alpha(seed: int) -> None:
 
 
 @pytest.mark.parametrize("factor", [2.0, -0.5])
-def test_alignment_of_collinear_parts_knows_only_a_sign(factor: float) -> None:
+def test_alignment_of_collinear_parts_is_a_sign(factor: float) -> None:
     h_v = normal(1, 8)
     curve = theory.alignment_of_alpha(h_v[None], factor * h_v[None], torch.tensor([0.1, 0.4, 0.6, 0.9]).double())
     expected = [1.0] * 4 if factor > 0 else [-1.0, -1.0, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""The methods of the matrix: for each, settings that change nothing and settings that do. One line a method."""
+"""The methods of the test matrix: for each, options that change nothing and options that change the output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -14,13 +14,13 @@ class Case:
     neutral: Method
     active: Method
     oracle: Callable[..., Any] | None = None
-    """(model, inputs of one row, its tokens, method) -> logits of each token, the slow way."""
+    """Slow implementation: (model, inputs of one row, its tokens, method) -> logits of each token."""
     pictures: bool = True
-    """Whether rows without a picture stay as they are."""
+    """Whether rows without an image are unchanged."""
 
     @property
     def open(self) -> Method:
-        """With every token allowed, so that a search has something to choose from."""
+        """The active method without cutoffs, so that a search has several candidates."""
         cutoffs = {"beta", "cutoff", "relative_top"} & {f.name for f in fields(self.active)}
         return replace(self.active, **dict.fromkeys(cutoffs, 0.0))
 

@@ -31,13 +31,13 @@ WITH_VIDEO = Row(images=1, video_frames=3, salt=6)
 
 
 def rows_of(name: str) -> tuple[Row, ...]:
-    """With a video, where the model can see one."""
+    """Includes a row with a video if the model supports videos."""
     return (*ROWS, WITH_VIDEO) if name in zoo.WITH_VIDEO else ROWS
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One generation: the new tokens, the raw logits of each step, and what the method says it did."""
+    """One generation: the new tokens, the raw logits of each step, and the counted changes."""
 
     tokens: Tensor
     logits: Tensor
@@ -59,7 +59,7 @@ model_of = cache(build)
 
 
 def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[str, Tensor]:
-    """`causal` keeps the last prompt position of PaliGemma out of the part that is seen both ways."""
+    """`causal` makes the last prompt position of PaliGemma causal."""
     batch = zoo.inputs(model_of(name), list(rows))
     if causal and name.startswith("paligemma"):
         batch["token_type_ids"][:, -1] = 1
@@ -78,7 +78,7 @@ def generate(
     if method is None:
         return _run(model.generate(**batch, **options), new)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HealWarning)  # a row of text alone is often one of those compared
+        warnings.simplefilter("ignore", HealWarning)  # text-only rows are often among those compared
         with method.attach(model, trace=trace) as handle:
             output = model.generate(**batch, **options)
     state = known(handle.attachment.latest).state
@@ -99,14 +99,14 @@ def run(
     seed: int | None = None,
     **options: Any,
 ) -> Run:
-    """A generation that is made once for all tests; `seed` is that of torch, for sampling."""
+    """A generation that is cached for all tests. `seed` is the seed of torch, for sampling."""
     if seed is not None:
         torch.manual_seed(seed)
     return generate(model_of(name), inputs_of(name, rows, causal), method, **options)
 
 
 def footprint(model: PreTrainedModel) -> Any:
-    """Whatever attaching could leave behind."""
+    """Hooks, attributes and settings that attaching could leave changed."""
     hooks = {
         name: [len(vars(module)[kind]) for kind in vars(module) if kind.endswith("_hooks")]
         for name, module in model.named_modules()

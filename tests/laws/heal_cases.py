@@ -1,4 +1,4 @@
-"""HEAL as the laws try it: settings, rows and searches, and how two runs are compared."""
+"""Options, rows and searches for the tests of HEAL, and comparisons of two runs."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ ZERO = HEAL(alpha=0.6, masking="zero", replacement="zero", interval=2, sigma_cau
 NEUTRAL_SINKS = replace(ZERO, sinks="neutral", sigma_info=1.0)
 NOISY = HEAL(interval=2)
 MEASURE = replace(NOISY, calibrate=False)
-MIXED = ROWS[2:]  # two images, and text alone
+MIXED = ROWS[2:]  # two images, and text only
 BEAMS: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "new": 5}
 SAMPLES = {"do_sample": True, "num_return_sequences": 2}
 SEES = [row.images > 0 for row in ROWS]
@@ -29,12 +29,12 @@ def assert_logits(one: Tensor, other: Tensor, atol: float = 1e-4) -> None:
 
 
 def assert_plain(out: Run, plain: Run) -> None:
-    """In units of the largest logit: two ways to compute the plain model differ by 1e-5 themselves."""
+    """Relative to the largest logit, because two ways to compute the plain model differ by 1e-5."""
     assert_logits(out.logits, plain.logits, atol=1e-5 * max(1.0, float(plain.logits.abs().max())))
 
 
 def moved(one: Run, other: Run, step: int = 0) -> Tensor:
-    """By row, how far the logits of a step are apart."""
+    """The difference of the logits of a step, for each row."""
     return (one.logits[:, step] - other.logits[:, step]).abs().amax(-1)
 
 
@@ -44,7 +44,7 @@ real_factors = heal_runtime.factors
 def at_equilibrium(
     visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None, one_sided: bool
 ) -> Any:
-    # in single precision, 1 − α would lose its digits where a head reads hardly any language
+    # in single precision, 1 − α would cancel for heads with little language information
     visual, language = visual.double(), language.double()
     factors = real_factors(visual, language, calibrated, visual / (visual + language), limit)
     return tuple(factor.float() for factor in factors)
@@ -54,5 +54,5 @@ def assert_fired(alone: Run, batch: Run, own: slice) -> None:
     for one, other in zip(alone.rows, batch.rows[own], strict=True):
         assert (one.steps, one.changes) == (other.steps, other.changes)
         assert one.sizes == pytest.approx(other.sizes, rel=1e-3)
-    if alone.records:  # a row of text alone is not even measured
+    if alone.records:  # text-only rows are not measured
         assert torch.equal(alone.stacked("types"), batch.stacked("types")[own])

@@ -1,7 +1,7 @@
-"""HEAL once more, slowly: one row at a time, no cache, no running state, none of heal's code.
+"""A slow implementation of HEAL: one row at a time, without a cache, running state or heal's code.
 
-At every step the whole row goes through the model anew. The positions that made a token keep the factors that
-they were given when they did; the newest one is measured by replacing keys and values by zeros, head by head,
+At every step the model runs on the whole row. The positions that generated a token keep their factors; the
+newest one is measured by replacing keys and values by zeros, for each head,
 in double precision. Masking and replacement are `zero`, so there is no randomness.
 """
 
@@ -26,7 +26,7 @@ CAUSAL, INFO, VISUAL, LANGUAGE, SYNERGY, UNKNOWN = 0, 1, 2, 3, 4, 255
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of HEAL that the oracle knows, with the values of the paper where it has any."""
+    """The options of HEAL that the oracle supports, with the values of the paper."""
 
     alpha: float
     limit: float = 2.0
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """What one token came from, [layers, heads] each."""
+    """The measurements of one token, [layers, heads] each."""
 
     logits: np.ndarray
     visual: np.ndarray
@@ -71,7 +71,7 @@ def generate(model: Any, batch: dict[str, Tensor], steps: int, settings: Setting
 
 
 def similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """(1 + cos)/2; nothing points in the direction of a zero vector."""
+    """(1 + cos)/2. The cosine of a zero vector is 0."""
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     return (1 + (float(a @ b) / norms if norms > 0 else 0.0)) / 2
 
@@ -87,7 +87,7 @@ def attention(
 
 
 def added(block: Any, output: np.ndarray) -> np.ndarray:
-    """What a layer adds to the residual stream: Gemma 2 and 3 normalise the output of o_proj, Granite scales it."""
+    """The update of the residual stream: Gemma 2 and 3 normalise the output of o_proj, Granite scales it."""
     if hasattr(block, "pre_feedforward_layernorm"):
         norm = block.post_attention_layernorm
         size = np.sqrt((output**2).mean() + norm.eps)
@@ -98,7 +98,7 @@ def added(block: Any, output: np.ndarray) -> np.ndarray:
 def classify(
     visual: np.ndarray, language: np.ndarray, total: np.ndarray, contribution: np.ndarray, settings: Settings
 ) -> np.ndarray:
-    """The types of all heads of one row, one head after the other."""
+    """The types of all heads of one row, head by head."""
     bounds = contribution.mean(1) - settings.sigma_causal * contribution.std(1)
     considered = [(i, j) for i, j in np.ndindex(total.shape) if i in settings.layers]
     heads = [at for at in considered if contribution[at] >= bounds[at[0]]]
@@ -133,9 +133,9 @@ class _Pass:
     ids: Tensor
     settings: Settings
     synergy: np.ndarray | None
-    """Heads to calibrate at the last position; None only measures."""
+    """Heads to calibrate at the last position. None: only measure."""
     made: dict[int, tuple[np.ndarray, np.ndarray]]
-    """β and γ [layers, heads] of the positions that made a token before."""
+    """β and γ [layers, heads] of the positions that generated earlier tokens."""
     residual: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class _Pass:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: tuple, out: Tensor
     ) -> None:
-        """Overwrite, in the plain output [1, positions, heads, dim], what is calibrated."""
+        """Overwrite the calibrated heads in the plain output [1, positions, heads, dim]."""
         query, keys, values = (t[0].double().numpy() for t in (q, k, v))
         shared = len(query) // len(keys)
         for position in (*self.made, self.last):
@@ -213,7 +213,7 @@ class _Pass:
         return beta[layer, head], gamma[layer, head]
 
     def project(self, layer: int, heads: Tensor, projection: nn.Linear) -> None:
-        """Take one head after the other away and see how far the residual stream turns."""
+        """Remove each head in turn and measure how far the residual stream moves."""
         weight = projection.weight.detach().double().numpy()
         bias = 0.0 if projection.bias is None else projection.bias.detach().double().numpy()
         outputs, count = heads.double().numpy(), self.total.shape[1]
@@ -242,7 +242,7 @@ def _attention(
 
 
 def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:
-    """All positions of a row with capped scores, [1, positions, heads, dim]."""
+    """Attention of all positions of a row with capped scores, [1, positions, heads, dim]."""
     q, k, v = (t[0].double().numpy() for t in (query, key, value))
     out = np.zeros((q.shape[1], q.shape[0], v.shape[2]))
     for position, head in np.ndindex(q.shape[1], q.shape[0]):
@@ -288,7 +288,7 @@ def _project(layer: int) -> Any:
 
 
 def _extended(model: Any, batch: dict[str, Tensor], token: int) -> dict[str, Tensor]:
-    """One token more: text, and to PaliGemma part of the causal suffix."""
+    """Append one text token. For PaliGemma it is part of the causal suffix."""
     suffix = int(model.config.model_type == "paligemma")
     more = {"input_ids": token, "attention_mask": 1, "mm_token_type_ids": 0, "token_type_ids": suffix}
     return {

@@ -77,8 +77,8 @@ def test_static_cache_refuses_a_prompt_beyond_its_window() -> None:
 
 @pytest.mark.parametrize("window", [17, 19])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_window_that_is_reached_around_the_first_tokens(window: int, cache: str) -> None:
-    """The prompt fills the smaller window; the other is full two tokens later."""
+def test_windows_that_fill_up_at_the_first_tokens(window: int, cache: str) -> None:
+    """The prompt fills the smaller window; the other one is full two tokens later."""
     model = zoo.build("gemma3", sliding_window=window)
     batch = zoo.inputs(model, [Row(), Row(text_before=1, salt=1)])
     assert batch["input_ids"].shape[1] == 17

@@ -1,4 +1,4 @@
-"""Compiled or not, a step is the same."""
+"""A compiled step equals the plain one."""
 
 import subprocess
 import sys
@@ -31,8 +31,8 @@ print("the same")
 
 
 @pytest.mark.slow  # torch.compile takes most of a minute
-def test_compiled_is_the_same() -> None:
-    """In a process of its own: types that are checked at run time cannot be compiled."""
+def test_compiled_equals_plain() -> None:
+    """In a separate process, because runtime type checks cannot be compiled."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "the same", done.stderr[-2000:]
 
@@ -40,6 +40,6 @@ def test_compiled_is_the_same() -> None:
 @pytest.mark.parametrize(
     "options", [{"masking": "zero"}, {"covariance": "full"}, {"draws": 2}, {"path": "reference"}], ids=str
 )
-def test_what_cannot_be_compiled_is_refused(options: dict) -> None:
+def test_options_that_cannot_be_compiled_are_rejected(options: dict) -> None:
     with pytest.raises(ConfigError, match="compile needs"):
         HEAL(compile=True, **options)

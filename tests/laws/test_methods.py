@@ -1,4 +1,4 @@
-"""What every method promises, on every architecture."""
+"""Properties of every method on every architecture."""
 
 import warnings
 from functools import cache
@@ -38,9 +38,9 @@ DISTINCT = (
     "gemma3",
     "paligemma2",
 )
-"""Without those that differ from one of these in their language model alone, or hardly."""
+"""Architectures that differ in more than their language model."""
 ANSWERS = [name for name in CASES if name != "beam"]
-"""Methods that change what is said next, rather than the search among it."""
+"""Methods that change the next-token distribution rather than the search."""
 
 methods = pytest.mark.parametrize("method", CASES)
 answers = pytest.mark.parametrize("method", ANSWERS)
@@ -58,9 +58,9 @@ def scale(logits: Tensor) -> float:
 
 
 def changed(out: Run, plain: Run, step: int = 0) -> list[bool]:
-    """By row, whether the logits of a step are others."""
+    """Whether the logits of a step differ, for each row."""
     far = (out.logits[:, step] - plain.logits[:, step]).abs().amax(-1)
-    assert ((far > 1e-3) | (far < 1e-5 * scale(plain.logits))).all()  # changed or not, and nothing between
+    assert ((far > 1e-3) | (far < 1e-5 * scale(plain.logits))).all()  # clearly changed or equal
     return (far > 1e-3).tolist()
 
 
@@ -73,7 +73,7 @@ def test_every_method_is_in_the_matrix() -> None:
 
 @every_model
 @methods
-def test_neutral_is_the_plain_model(name: str, method: str) -> None:
+def test_neutral_equals_the_plain_model(name: str, method: str) -> None:
     out, plain = run(name, CASES[method].neutral, new=NEW), run(name, new=NEW)
     assert torch.equal(out.logits, plain.logits)
     assert torch.equal(out.tokens, plain.tokens)
@@ -86,7 +86,7 @@ def test_neutral_is_the_plain_model(name: str, method: str) -> None:
 @every_model
 @answers
 def test_active_changes_rows_with_pictures_and_says_so(name: str, method: str) -> None:
-    """Counters are zero exactly where the logits are the plain ones."""
+    """Counters are zero exactly for rows whose logits equal those of the plain model."""
     case = CASES[method]
     out, plain = run(name, case.active, new=NEW), run(name, new=NEW)
     expected = SEES if case.pictures else [True] * len(ROWS)
@@ -103,7 +103,7 @@ def test_active_changes_rows_with_pictures_and_says_so(name: str, method: str) -
 
 
 @every_model
-def test_beam_is_the_search_of_transformers(name: str) -> None:
+def test_beam_equals_the_search_of_transformers(name: str) -> None:
     out, plain = run(name, CASES["beam"].active, new=NEW, **SCORES), run(name, new=NEW, num_beams=3, **SCORES)
     assert torch.equal(out.output.sequences, plain.output.sequences)
     assert torch.equal(out.output.sequences_scores, plain.output.sequences_scores)
@@ -114,9 +114,9 @@ def test_beam_is_the_search_of_transformers(name: str) -> None:
 @distinct_models
 @methods
 def test_text_alone(name: str, method: str) -> None:
-    """Without a picture there is nothing to do for a method that needs one, and it says so once."""
+    """Without an image, a method that needs one changes nothing and warns once."""
     case, model, batch = CASES[method], model_of(name), inputs_of(name, TEXT)
-    new = NEW if method == "beam" else 1  # a search shows from the second token on
+    new = NEW if method == "beam" else 1  # a search has an effect from the second token on
     options = {"max_new_tokens": new, "output_logits": True, "return_dict_in_generate": True}
     with warnings.catch_warnings(record=True) as caught, case.active.attach(model) as handle:
         warnings.simplefilter("always")
@@ -168,12 +168,12 @@ def assert_slow(name: str, method: str, row: Row, tokens: list[int], logits: Ten
     case = CASES[method]
     oracle = slow.plain(model_of(name), row_inputs(name, row), tokens)
     changed = known(case.oracle)(model_of(name), row_inputs(name, row), tokens, case.open)
-    assert np.abs(changed - oracle).max() > 1e-3  # or agreement would mean nothing
+    assert np.abs(changed - oracle).max() > 1e-3  # otherwise agreement would prove nothing
     assert_logits(logits.double(), torch.from_numpy(changed), 1e-4 * scale(torch.from_numpy(oracle)))
 
 
 def moving_beams(name: str, method: Method) -> Run:
-    """A search, hot enough for beams to change places."""
+    """A search with a temperature that makes beams change rows."""
     beams: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 2, "new": 3}
     for seed in range(10):
         torch.manual_seed(seed)
@@ -187,7 +187,7 @@ def moving_beams(name: str, method: Method) -> Run:
 @pytest.mark.parametrize(
     ("name", "method"), [*product(("llava", "qwen2_5_vl"), ANSWERS), ("gemma3", "pai"), ("gemma3", "vcd")]
 )
-def test_every_answer_of_a_search_is_what_it_is_alone(name: str, method: str) -> None:
+def test_every_answer_of_a_search_equals_the_answer_alone(name: str, method: str) -> None:
     """The state of a method and the caches of its branches follow the beams."""
     out = moving_beams(name, CASES[method].open)
     for index, places in enumerate(out.output.beam_indices):
@@ -197,7 +197,7 @@ def test_every_answer_of_a_search_is_what_it_is_alone(name: str, method: str) ->
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
 @answers
-def test_every_answer_of_several_samples_is_what_it_is_alone(name: str, method: str) -> None:
+def test_every_answer_of_several_samples_equals_the_answer_alone(name: str, method: str) -> None:
     torch.manual_seed(0)
     options = HOT | {"temperature": 5.0, "num_return_sequences": 2}
     out = generate(model_of(name), inputs_of(name, PADDED), CASES[method].open, new=NEW, **options)
@@ -208,7 +208,7 @@ def test_every_answer_of_several_samples_is_what_it_is_alone(name: str, method: 
 
 @methods
 def test_greedy_search_with_cutoffs_in_a_batch(method: str) -> None:
-    """The likeliest tokens are always left to choose from."""
+    """Cutoffs always keep the most likely tokens."""
     options = {"new": NEW, "num_beams": 2, "num_return_sequences": 2, **SCORES}
     out = run("llava", CASES[method].active, ROWS, **options)
     assert out.output.sequences_scores.isfinite().all()
@@ -226,7 +226,7 @@ def test_sampling_repeats_with_its_seed(method: str) -> None:
 
 
 @methods
-def test_global_generator_is_left_alone(method: str) -> None:
+def test_global_generator_is_not_used(method: str) -> None:
     before = torch.get_rng_state()
     generate(model_of("llava"), inputs_of("llava", ROWS), CASES[method].active, new=2)
     assert torch.equal(torch.get_rng_state(), before)
@@ -259,7 +259,7 @@ def test_generations_in_one_context_are_independent(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["pai", "vcd", "vhr"])
-def test_branches_refuse_what_they_cannot_follow(method: str) -> None:
+def test_branches_reject_unsupported_generation(method: str) -> None:
     model, batch, passes = model_of("llava"), inputs_of("llava", ROWS[:1]), []
     embeds = model.get_input_embeddings()(batch["input_ids"])
     with CASES[method].active.attach(model):
@@ -289,8 +289,8 @@ def test_text_only_pass_needs_text(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["dola", "memvr"])
-def test_second_turn_goes_on_from_the_first(method: str) -> None:
-    """The pictures of the first turn still count."""
+def test_second_turn_continues_the_first(method: str) -> None:
+    """The images of the first turn are still used."""
     model, case = model_of("llava"), CASES[method]
     options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}
     with case.active.attach(model) as handle:
@@ -317,7 +317,7 @@ def test_half_precision(name: str, method: str) -> None:
     assert far.tolist() == (SEES if CASES[method].pictures else [True] * len(ROWS))
 
 
-# ── nothing left behind ──────────────────────────────────────────────────────────────────────────────────
+# ── restored state ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Interrupted(Exception):
@@ -359,8 +359,8 @@ def test_nothing_is_left_behind_by_an_exception(name: str, method: str) -> None:
 
 
 @methods
-def test_context_goes_on_after_an_interruption(method: str) -> None:
-    """Also when it came between the pictures and the prompt."""
+def test_context_continues_after_an_interruption(method: str) -> None:
+    """Also if it came between the images and the prompt."""
     name = "qwen3_vl"
     model, expected = model_of(name), run(name, CASES[method].active, new=NEW)
     options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}

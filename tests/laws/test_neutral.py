@@ -1,4 +1,4 @@
-"""HEAL with nothing to do does nothing, and leaves nothing behind."""
+"""HEAL with neutral options equals the plain model, and the model is restored."""
 
 import warnings
 from dataclasses import replace
@@ -22,7 +22,7 @@ TEXT = (Row(images=0), Row(text_before=7, images=0, salt=1))
 greedy_and_beams = pytest.mark.parametrize(("rows", "options"), [(ROWS, {}), (MIXED, BEAMS)], ids=["greedy", "beams"])
 
 
-# ── neutral: nothing to do means nothing done ────────────────────────────────────────────────────────────
+# ── neutral options ────────────────────────────────────────────────────────
 
 real_classify = heal_runtime.classify
 
@@ -33,7 +33,7 @@ def without_synergy(*args: Any) -> HeadMap:
 
 
 @every_model
-def test_heads_at_the_equilibrium_leave_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_at_the_equilibrium_equal_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heal_runtime, "factors", at_equilibrium)
     out = generate(model_of(name), inputs_of(name, ROWS), NOISY)
     assert (out.stacked("types")[0] == SYNERGY).any(-1).any(-1).all()
@@ -41,7 +41,7 @@ def test_heads_at_the_equilibrium_leave_the_plain_model(name: str, monkeypatch: 
 
 
 @every_model
-def test_no_synergy_heads_leave_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_synergy_heads_equal_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heal_runtime, "classify", without_synergy)
     out = generate(model_of(name), inputs_of(name, ROWS), NOISY)
     assert_plain(out, run(name))
@@ -50,7 +50,7 @@ def test_no_synergy_heads_leave_the_plain_model(name: str, monkeypatch: pytest.M
 
 
 @every_model
-def test_factors_limited_to_one_leave_the_plain_model(name: str) -> None:
+def test_factors_limited_to_one_equal_the_plain_model(name: str) -> None:
     out = run(name, replace(NOISY, factor_limit=1.0))
     assert_plain(out, run(name))
     assert (out.stacked("types") == SYNERGY).any()
@@ -60,7 +60,7 @@ def test_factors_limited_to_one_leave_the_plain_model(name: str) -> None:
 
 @every_model
 @greedy_and_beams
-def test_measuring_alone_is_the_plain_model_to_the_bit(
+def test_measuring_only_equals_the_plain_model_exactly(
     name: str, rows: tuple[Row, ...], options: dict[str, int]
 ) -> None:
     plain, out = (run(name, method, rows, **options) for method in (None, MEASURE))
@@ -72,25 +72,25 @@ def test_measuring_alone_is_the_plain_model_to_the_bit(
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl", WINDOW])
 def test_tracing_changes_nothing(name: str) -> None:
-    """Without a trace, layers that have nothing to do are not measured between refreshes."""
+    """Without a trace, layers without calibrated heads are not measured between refreshes."""
     for layers in (None, (1,)):
         method = replace(NOISY, layers=layers)
         assert torch.equal(run(name, method, trace=False).logits, run(name, method).logits)
 
 
 @every_model
-def test_image_at_the_very_end_of_the_prompt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the position that is run twice is a visual one."""
+def test_image_at_the_end_of_the_prompt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repeated position is a visual one."""
     monkeypatch.setattr(heal_runtime, "factors", at_equilibrium)
     batch = inputs_of(name, (Row(text_after=0), Row(text_before=7, text_after=0, salt=1)))
     assert_plain(generate(model_of(name), batch, NOISY, new=2), generate(model_of(name), batch, new=2))
 
 
-# ── nothing to do, and nothing left behind ───────────────────────────────────────────────────────────────
+# ── text only, and restored state ──────────────────────────────────────────
 
 
 @every_model
-def test_text_alone_is_the_plain_model_and_says_so_once(name: str) -> None:
+def test_text_only_equals_the_plain_model_and_warns_once(name: str) -> None:
     model, batch = model_of(name), inputs_of(name, TEXT)
     options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}
     with warnings.catch_warnings(record=True) as caught, NOISY.attach(model) as handle:
@@ -106,7 +106,7 @@ def test_text_alone_is_the_plain_model_and_says_so_once(name: str) -> None:
 @every_model
 def test_nothing_is_left_behind(name: str) -> None:
     model, batch = build(name), inputs_of(name, ROWS)
-    plain, before = generate(model, batch), footprint(model)  # the library leaves hooks of its own at first use
+    plain, before = generate(model, batch), footprint(model)  # the library adds its own hooks at first use
     with NOISY.attach(model):
         assert footprint(model) != before
         cache = model.generate(**batch, max_new_tokens=1, return_dict_in_generate=True).past_key_values

@@ -1,4 +1,4 @@
-"""The noise of HEAL: the seed decides, draws are averaged, and every option makes a difference."""
+"""The noise of HEAL: seeds, averaged draws, and the effect of every option."""
 
 from dataclasses import replace
 from itertools import product
@@ -26,8 +26,8 @@ ONE = ROWS[:1]
 
 
 @every_model
-def test_seed_decides(name: str) -> None:
-    """Neither the state of torch's own generator nor a single beam does."""
+def test_results_depend_on_the_seed_only(name: str) -> None:
+    """The state of torch's generator and beam search do not matter."""
     torch.manual_seed(5)
     before = torch.get_rng_state()
     again = generate(model_of(name), inputs_of(name, ROWS), NOISY, num_beams=1)
@@ -39,14 +39,14 @@ def test_seed_decides(name: str) -> None:
 
 
 @every_model
-def test_sampling_stream_is_not_disturbed(name: str) -> None:
+def test_sampling_is_not_changed_by_the_noise(name: str) -> None:
     plain, out = (run(name, method, MIXED, seed=0, **SAMPLES) for method in (None, MEASURE))
     assert torch.equal(out.tokens, plain.tokens)
     assert not torch.equal(plain.tokens, run(name, rows=MIXED, seed=1, **SAMPLES).tokens)
 
 
 def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[list[HeadScores]]:
-    """The single draws of every layer that is measured from now on, before they are averaged."""
+    """The draws of every measured layer before they are averaged."""
     drawn, original = list[list[HeadScores]](), heal_runtime.mean_scores
 
     def noted(draws: list[HeadScores]) -> HeadScores:
@@ -76,7 +76,7 @@ def test_paths_agree_in_the_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> 
     z = np.abs(fast.mean(0) - reference.mean(0)) / error
     assert len(fast) == 200
     assert len(z) == 3 * LAYERS * HEADS
-    assert error.max() < 0.03  # so that agreement means something
+    assert error.max() < 0.03  # so that agreement is meaningful
     assert z.max() < stats.norm.isf(0.01 / 2 / len(z))
 
 
@@ -94,7 +94,7 @@ def test_draws_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl", "gemma3"])
 @pytest.mark.parametrize("path", ["fast", "reference"])
 def test_measuring_and_calibrating_use_the_same_draws(name: str, path: Any) -> None:
-    """With factors of 1 the model is the plain one, so that the two traces are of the same thing."""
+    """With factors of 1 both runs are the plain model, so that the traces are comparable."""
     measured, calibrated = (
         run(name, replace(method, path=path)) for method in (MEASURE, replace(NOISY, factor_limit=1.0))
     )
@@ -134,8 +134,8 @@ def test_every_combination_fires(world: tuple[str, str], measure: str) -> None:
         assert out.stacked("contribution").isnan().all() == (replacement == "none")
 
 
-def test_every_option_makes_a_difference() -> None:
-    """Two values of an option never measure the same."""
+def test_every_option_has_an_effect() -> None:
+    """Two values of an option give different measurements."""
     worlds = [with_options(world, "gaussian", "cosine").records[0].values["visual"] for world in WORLDS]
     measures = [with_options(WORLDS[0], "gaussian", measure).records[0].values["visual"] for measure in MEASURES]
     replaced = [
@@ -147,7 +147,7 @@ def test_every_option_makes_a_difference() -> None:
         assert all((a - b).abs().max() > 1e-3 for i, a in enumerate(values) for b in values[:i])
 
 
-def test_swap_with_itself_shows_nothing() -> None:
+def test_swap_with_itself_gives_no_information() -> None:
     method = replace(NOISY, masking="swap", replacement="swap", interval=1)
     same, other = (run("llava", method, rows) for rows in (ONE * 2, ROWS[:2]))
     for name in ("visual", "language", "total", "contribution"):

@@ -1,4 +1,4 @@
-"""The whole of HEAL against an independent one, and when types are refreshed, on every architecture."""
+"""HEAL compared with an independent implementation, and refreshes of head types, on every architecture."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.zoo import Row
 UNKNOWN = int(HeadType.UNKNOWN)
 
 
-# ── the whole method against an independent one ──────────────────────────────────────────────────────────
+# ── compared with an independent implementation ──────────────────────────────────────────────────────
 
 
 def oracle_settings(method: HEAL) -> oracle.Settings:
@@ -51,7 +51,7 @@ def assert_steps(out: Run, row: int, steps: list[oracle.Step]) -> None:
         known = expected.types != UNKNOWN
         for name in ("visual", "language", "total", "contribution"):
             measured, right = record.values[name][row].numpy(), getattr(expected, name)
-            # a score near 0 is a difference of similarities, which are of the order of 1
+            # a score near 0 is a difference of similarities of order 1
             np.testing.assert_allclose(measured[known], right[known], rtol=1e-4, atol=1e-5)
             assert np.isnan(measured[~known]).all()
         for name in ("beta", "gamma"):
@@ -73,7 +73,7 @@ def test_both_paths_equal_the_oracle_with_neutral_sinks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl", WINDOW])
-def test_layers_that_take_no_part_are_left_alone(name: str) -> None:
+def test_layers_that_are_not_used_are_unchanged(name: str) -> None:
     out = assert_oracle(name, replace(ZERO, layers=(1,)), ROWS[:3])
     others = torch.tensor([0, 2])
     assert (out.stacked("types")[:, :, others] == UNKNOWN).all()
@@ -84,7 +84,7 @@ def test_layers_that_take_no_part_are_left_alone(name: str) -> None:
 
 @every_model
 def test_first_token_is_calibrated(name: str) -> None:
-    """That it is calibrated rightly, the oracle says."""
+    """The comparison with the oracle checks the values."""
     out = run(name, NOISY)
     off = ((out.records[0].values["beta"].nan_to_num(1.0) - 1).abs() > 1e-3).any(-1).any(-1)
     assert off.tolist() == SEES
@@ -93,11 +93,11 @@ def test_first_token_is_calibrated(name: str) -> None:
     assert (change[~off] < 1e-4).all()
 
 
-# ── types ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def retyped(record: Any) -> np.ndarray:
-    """The types that the scores of a step say, by the oracle."""
+    """The types from the scores of a step, according to the oracle."""
     scores = [record.values[name].double().numpy() for name in ("visual", "language", "total", "contribution")]
     settings = oracle.Settings(alpha=0.5)
     rows = [[score[row] for score in scores] for row in range(len(ROWS))]
@@ -105,7 +105,7 @@ def retyped(record: Any) -> np.ndarray:
 
 
 @every_model
-def test_types_are_refreshed_at_intervals_and_act_from_the_next_step(name: str) -> None:
+def test_types_are_refreshed_at_intervals_and_used_from_the_next_step(name: str) -> None:
     records = run(name, NOISY).records
     types = [record.values["types"] for record in records]
     assert [record.refreshed for record in records] == [True, False, True, False]

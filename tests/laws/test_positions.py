@@ -1,4 +1,4 @@
-"""Which position belongs to whom, as HEAL sees it: to the pictures, to the language, or to neither."""
+"""Position groups in HEAL: visual, language and neutral."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from tests.zoo import Row
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Attended]:
-    """Whatever the first layer attends to from now on."""
+    """The attention inputs of the first layer from now on."""
     seen: list[Attended] = []
 
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Attended]:
 
 
 def sets_of(model: PreTrainedModel, ids: Tensor, present: Tensor) -> Tensor:
-    """[rows, sets, positions], by the words of the method."""
+    """[rows, groups, positions], by the definition of the method."""
     visual = zoo.visual_mask(model, ids)
     first = (present.cumsum(1) == 1) & present.bool()
     neutral = (first | (ids == zoo.BOS) | (ids == zoo.PAD)) & ~visual
@@ -46,7 +46,7 @@ def sets_of(model: PreTrainedModel, ids: Tensor, present: Tensor) -> Tensor:
 
 
 def without_bos(name: str, rows: tuple[Row, ...]) -> dict[str, Tensor]:
-    """A first token that is no special one: it is a sink for its place alone."""
+    """The first token is not a special token: it is a sink only because of its position."""
     batch = inputs_of(name, rows)
     batch["input_ids"][batch["input_ids"] == zoo.BOS] = 7
     return batch
@@ -56,11 +56,11 @@ def without_bos(name: str, rows: tuple[Row, ...]) -> dict[str, Tensor]:
     ("name", "cache"),
     [*((name, "dynamic") for name in zoo.NAMES), ("llava", "static"), ("paligemma", "static"), ("gemma3", "static")],
 )
-def test_positions_belong_where_the_ids_say(name: str, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_groups_follow_the_token_ids(name: str, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, model, batch = watched(monkeypatch), model_of(name), without_bos(name, rows_of(name)[-4:])
     ids, present = batch["input_ids"], batch["attention_mask"]
     out = generate(model, batch, NEUTRAL_SINKS, new=2, cache_implementation=cache)
-    assert len(seen) == 3  # the prompt, its last position once more, one token
+    assert len(seen) == 3  # the prompt, its repeated last position, one token
     for at, new in zip(seen, (0, 0, 1), strict=True):
         full = torch.cat([ids, out.tokens[:, :new]], 1)
         there = torch.cat([present, torch.ones_like(out.tokens[:, :new])], 1)
@@ -68,7 +68,7 @@ def test_positions_belong_where_the_ids_say(name: str, cache: str, monkeypatch: 
 
 
 def two_turns(name: str, method: HEAL | None) -> Tensor:
-    """The logits of the second answer in one conversation, asked for by four text tokens."""
+    """The logits of the second answer in a conversation, after a prompt of four text tokens."""
     model, batch = model_of(name), without_bos(name, ROWS[:3])
     options = {"max_new_tokens": 3, "output_logits": True, "return_dict_in_generate": True}
     with nullcontext() if method is None else method.attach(model):

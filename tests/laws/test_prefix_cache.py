@@ -1,4 +1,4 @@
-"""A prompt that was read before costs its last position, and no method can tell the difference."""
+"""With the prefix cache, a repeated prompt costs one position, and the results are equal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ every_model = pytest.mark.parametrize("name", EVERY)
 
 @contextmanager
 def positions(model: PreTrainedModel) -> Iterator[list[int]]:
-    """How many positions each pass through the first layer had."""
+    """The number of positions in each pass of the first layer."""
     seen: list[int] = []
 
     def look(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -52,7 +52,7 @@ def assert_alike(out: Run, expected: Run) -> None:
 
 @every_model
 @pytest.mark.parametrize("method", METHODS)
-def test_read_before_is_as_read_now(name: str, method: str) -> None:
+def test_a_cached_prompt_gives_the_same_results(name: str, method: str) -> None:
     model, batch, chosen = model_of(name), inputs_of(name, ROWS), METHODS[method]
     expected, before = run(name, chosen, new=NEW), footprint(model)
     with prefix_cache(model):
@@ -66,7 +66,7 @@ def test_read_before_is_as_read_now(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2"])
-def test_beams_read_what_one_row_has_read(name: str) -> None:
+def test_beams_reuse_the_cache_of_one_row(name: str) -> None:
     options: dict[str, Any] = {"num_return_sequences": 2, "new": NEW}
     model, batch = model_of(name), inputs_of(name, ROWS)
     expected = run(name, Beam(3), **options)
@@ -79,7 +79,7 @@ def test_beams_read_what_one_row_has_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "qwen3_vl"])
-def test_other_pictures_are_another_prompt(name: str) -> None:
+def test_other_images_are_another_prompt(name: str) -> None:
     model, batch = model_of(name), inputs_of(name, ROWS)
     other = batch | {"pixel_values": batch["pixel_values"].flip(0)}
     expected = generate(model, other, NOISY, new=NEW)
@@ -100,7 +100,7 @@ def test_other_words_are_another_prompt() -> None:
 
 
 def test_other_padding_is_another_prompt() -> None:
-    """The same embeddings, of which fewer are to be seen."""
+    """The same embeddings with fewer visible positions."""
     model, batch = model_of("llava"), inputs_of("llava", ROWS)
     mask = batch["attention_mask"].clone()
     mask[:, : mask.argmin(1).max() + 1 + mask.shape[1] // 3] = 0
@@ -110,7 +110,7 @@ def test_other_padding_is_another_prompt() -> None:
         assert_alike(generate(model, batch | {"attention_mask": mask}, new=NEW), expected)
 
 
-def test_pictures_are_encoded_once() -> None:
+def test_images_are_encoded_once() -> None:
     model, batch, calls = model_of("llava"), inputs_of("llava", ROWS), []
     hook = model.base_model.vision_tower.register_forward_pre_hook(lambda *_: calls.append(1))
     try:
@@ -119,10 +119,10 @@ def test_pictures_are_encoded_once() -> None:
                 generate(model, batch, method, new=NEW)
     finally:
         hook.remove()
-    assert len(calls) == 2  # as they are, and with noise
+    assert len(calls) == 2  # unchanged, and with noise
 
 
-def test_a_static_cache_is_filled_as_ever() -> None:
+def test_a_static_cache_is_filled_as_usual() -> None:
     model, batch = model_of("llava"), inputs_of("llava", ROWS)
     expected = run("llava", NOISY, new=NEW)
     with prefix_cache(model):
@@ -134,7 +134,7 @@ def test_a_static_cache_is_filled_as_ever() -> None:
     assert batch["input_ids"].shape[1] in seen
 
 
-def test_what_was_read_is_forgotten_at_the_end() -> None:
+def test_the_cache_is_dropped_at_the_end() -> None:
     model, batch = model_of("llava"), inputs_of("llava", ROWS)
     with prefix_cache(model):
         generate(model, batch, new=NEW)

@@ -1,4 +1,4 @@
-"""At a refresh o_proj and the contributions of the heads come from one read of its weights, if they can."""
+"""At a refresh, o_proj and the contributions of the heads are computed in one read of the weights if possible."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_one_read_is_two_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_read_equals_two_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = build(name), inputs_of(name, ROWS)
     together = generate(model, batch, METHOD, new=5)
     apart(monkeypatch)
@@ -29,7 +29,7 @@ def test_one_read_is_two_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(together.stacked("types"), other.stacked("types"))
 
 
-def test_it_is_used_at_refreshes_alone_and_never_when_only_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_used_at_refreshes_only_and_never_when_only_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     real = HealRuntime.project
 
@@ -48,8 +48,8 @@ def test_it_is_used_at_refreshes_alone_and_never_when_only_measuring(monkeypatch
     assert not steps
 
 
-def test_wrapped_projection_keeps_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an offloaded or adapted one: its weights may be elsewhere, and its forward is its own."""
+def test_wrapped_projection_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like an offloaded or adapted module: its weights may be elsewhere, and it has its own forward."""
     model, batch = build("llava"), inputs_of("llava", ROWS)
     expected = generate(model, batch, METHOD, new=5)
     calls = []

@@ -1,4 +1,4 @@
-"""Stage 1 where a layer scales or normalises what attention adds to the stream."""
+"""Stage 1 for layers that scale or normalise the output of attention."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def test_granite_equals_the_oracle() -> None:
 
 
 class _OwnLinear(nn.Linear):
-    """As a quantised one: only the module itself knows its weights."""
+    """Like a quantised module: its weights are not accessible."""
 
 
 @pytest.mark.parametrize("name", [GRANITE, "gemma3", "paligemma2"])

@@ -1,4 +1,4 @@
-"""A row of HEAL is the same alone and in a padded batch, with beams and with samples."""
+"""HEAL gives the same results for a row alone and in a padded batch, with beams and with samples."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,7 +57,7 @@ def test_beams_of_a_row_alone_equal_those_in_a_batch(name: str) -> None:
 
 
 def forced(name: str, row: Row, tokens: list[int]) -> Run:
-    """A row alone that is made to say these tokens."""
+    """A single row that is forced to generate these tokens."""
     batch = inputs_of(name, (row,))
     prompt = batch["input_ids"].shape[1]
     given: dict[str, Any] = {"prefix_allowed_tokens_fn": lambda _, ids: [tokens[len(ids) - prompt]]}
@@ -65,7 +65,7 @@ def forced(name: str, row: Row, tokens: list[int]) -> Run:
 
 
 def moving_beams(name: str) -> tuple[Run, int]:
-    """A search, hot enough for beams to change places, and the answer whose beam did so most often."""
+    """A search in which beams change rows, and the answer whose beam did so most often."""
     hot: dict[str, Any] = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IMAGE, zoo.VOCAB)]}
     for seed in range(10):
         torch.manual_seed(seed)
@@ -79,7 +79,7 @@ def moving_beams(name: str) -> tuple[Run, int]:
 
 @every_model
 def test_state_follows_the_beams(name: str) -> None:
-    """Every token of an answer has the logits that it has when the same answer is given without beams."""
+    """Every token of an answer has the same logits as in the same answer without beams."""
     beams, index = moving_beams(name)
     steps = list(enumerate(beams.output.beam_indices[index].tolist()))
     alone = forced(name, MIXED[0], beams.tokens[index].tolist())
@@ -90,7 +90,7 @@ def test_state_follows_the_beams(name: str) -> None:
 
 @every_model
 def test_beams_of_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros need no moments but the count: that the others are right as well is looked up at every step."""
+    """Zero masking uses only the count, so all moments are checked at every step."""
     reference = generate(model_of(name), inputs_of(name, MIXED), replace(ZERO, path="reference"), **BEAMS)
     steps, original = [], HealRuntime._scores
 

@@ -1,7 +1,7 @@
-"""The methods once more, slowly: one row, no cache, no branches, written from their papers and not from heal's code.
+"""Slow implementations of the methods from their papers: one row, no cache, no branches.
 
-Each function takes a model, the inputs of one row without padding, the tokens that were said, and the method's
-options. It gives the logits [tokens, vocabulary] that each of these tokens was chosen from.
+Each function takes a model, the inputs of one row without padding, the generated tokens, and the method's
+options. It returns the logits [tokens, vocabulary] of these tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Inputs = dict[str, Tensor]
 
 
 def extended(model: Any, batch: Inputs, tokens: list[int]) -> Inputs:
-    """More tokens of text: to PaliGemma they are part of the causal suffix."""
+    """Append text tokens. For PaliGemma they are part of the causal suffix."""
     suffix = int(model.config.model_type == "paligemma")
     fixed = {"attention_mask": 1, "mm_token_type_ids": 0, "token_type_ids": suffix}
     more = {name: torch.full((1, len(tokens)), value) for name, value in fixed.items()}
@@ -32,7 +32,7 @@ def extended(model: Any, batch: Inputs, tokens: list[int]) -> Inputs:
 
 
 def text_only(model: Any, batch: Inputs) -> Inputs:
-    """The row without its pictures and their tokens."""
+    """The row without its images and their tokens."""
     text = ~zoo.visual_mask(model, batch["input_ids"])
     names = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
     return {name: batch[name][text][None] for name in names if name in batch}
@@ -53,7 +53,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def only_plausible(scores: np.ndarray, logits: np.ndarray, share: float) -> np.ndarray:
-    """Tokens below this share of the likeliest one's probability cannot be said."""
+    """Exclude tokens below this share of the highest probability."""
     probabilities = np.exp(log_softmax(logits))
     out = scores.copy()
     for token, probability in enumerate(probabilities):
@@ -66,7 +66,7 @@ def only_plausible(scores: np.ndarray, logits: np.ndarray, share: float) -> np.n
 
 
 def noisy(batch: Inputs, step: int, seed: int) -> Inputs:
-    """All pixels after so many steps of diffusion. The draw itself is heal's: the paper leaves it open."""
+    """All pixels after the given diffusion step. The random numbers are those of heal."""
     left = 1.0
     for i in range(step + 1):
         left *= 1 - ((0.005 - 1e-5) / (1 + np.exp(6 - 12 * i / 999)) + 1e-5)
@@ -79,7 +79,7 @@ def noisy(batch: Inputs, step: int, seed: int) -> Inputs:
 
 
 def vcd(model: Any, batch: Inputs, tokens: list[int], method: VCD) -> np.ndarray:
-    """Two whole passes a token."""
+    """Two complete passes per token."""
     beta = method.beta if method.beta is not None else {"paper": 0.1, "release": 0.2}[method.preset]
     other = noisy(batch, method.noise_step, method.seed)
     out = []
@@ -154,7 +154,7 @@ AttentionMaskInterface.register("slow", eager_mask)
 
 @contextmanager
 def _attention(model: Any, change: Callable[[int, np.ndarray], np.ndarray]) -> Iterator[None]:
-    """`change` takes the scores [queries, keys] of one head in a layer."""
+    """`change` gets the scores [queries, keys] of one head in a layer."""
     before = model.config.get_text_config()._attn_implementation
     model.set_attn_implementation({"text_config": "slow"})
     _raise.append(change)
@@ -173,7 +173,7 @@ def pai(model: Any, batch: Inputs, tokens: list[int], method: PAI) -> np.ndarray
     first = len(visual) - 1
 
     def raised(layer: int, scores: np.ndarray) -> np.ndarray:
-        # whatever has been the last position once: the end of the prompt, and every token said since
+        # every position that was the last one: the end of the prompt and all generated tokens
         if layer >= method.start_layer:
             scores[first:, : len(visual)] += alpha * np.abs(scores[first:, : len(visual)]) * visual
         return scores
@@ -195,7 +195,7 @@ def pai(model: Any, batch: Inputs, tokens: list[int], method: PAI) -> np.ndarray
 
 @contextmanager
 def _head_outputs(model: Any, change: Callable[[int, Tensor], Tensor | None]) -> Iterator[None]:
-    """`change` takes the head outputs [positions, heads, dim] of a layer, before o_proj."""
+    """`change` gets the head outputs [positions, heads, dim] of a layer, before o_proj."""
     heads = model.config.get_text_config().num_attention_heads
 
     def hook(layer: int) -> Any:
@@ -250,7 +250,7 @@ def chosen_heads(seen: np.ndarray, blind: np.ndarray, outliers: bool) -> list[in
 
 
 def features(model: Any, batch: Inputs) -> Tensor:
-    """What the projector made of the pictures, one after the other."""
+    """The outputs of the projector for all images, concatenated."""
     given = {name: batch[name] for name in ("pixel_values", "image_grid_thw", "image_sizes") if name in batch}
     found = model.base_model.get_image_features(**given).pooler_output
     return torch.cat([f.flatten(0, -2) for f in found])
@@ -258,13 +258,13 @@ def features(model: Any, batch: Inputs) -> Tensor:
 
 @torch.no_grad()
 def memvr(model: Any, batch: Inputs, tokens: list[int], method: MemVR) -> np.ndarray:
-    """The prompt was one pass and each token another: in one pass over all, they are treated as they were."""
+    """One pass over the whole sequence that treats the prompt and each token as separate passes."""
     decoder, memory = model.get_decoder(), features(model, batch).double()
     start = 0 if method.start is None else method.start
     end = 2 if method.end is None else method.end
     prompt = batch["input_ids"].shape[1]
     passes = [slice(0, prompt), *(slice(at, at + 1) for at in range(prompt, prompt + len(tokens) - 1))]
-    fired: dict[int, int] = {}  # by pass, the layer whose feed-forward block was changed
+    fired: dict[int, int] = {}  # the changed layer of each pass
 
     def decide(layer: int) -> Any:
         def after(module: nn.Module, args: tuple, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""Beam search as a method: against a search without cache or tensors, and its options."""
+"""Beam search as a method, compared with a search without cache or tensors, and its options."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.methods.agreement import NEW, ROWS, model_of
 
 
 def searched(name: str, row: zoo.Row, beams: int) -> tuple[list[int], float]:
-    """The likeliest answer that is found with so many hypotheses, and its log-probability a token."""
+    """The most likely answer with the given number of beams, and its log-probability per token."""
     model = model_of(name)
     batch = zoo.inputs(model, [row])
     hypotheses: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -48,7 +48,7 @@ def test_search_finds_likelier_answers_than_greedy() -> None:
     assert (scores[1] >= scores[0] - 1e-9).all()
 
 
-def test_length_penalty_is_handed_on() -> None:
+def test_length_penalty_is_passed_on() -> None:
     assert Beam(beams=4, length_penalty=0.5).generate_options() == {"num_beams": 4, "length_penalty": 0.5}
     assert Beam(beams=1, length_penalty=0.5).generate_options() == {"num_beams": 1}
     model = model_of("llava")

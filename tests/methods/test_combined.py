@@ -17,7 +17,7 @@ def ask(vlm, method, **options):
 
 
 @pytest.mark.parametrize("method", [HEAL(alpha=0.3), VCD()], ids=lambda m: m.name)
-def test_a_method_with_beam_search_is_the_method_under_beam_search(vlm, method):
+def test_a_combined_method_equals_the_method_with_num_beams(vlm, method):
     together = ask(vlm, Combined((method, Beam(3))))
     by_hand = ask(vlm, method, num_beams=3, length_penalty=1.0)
     assert together.token_ids == by_hand.token_ids
@@ -26,7 +26,7 @@ def test_a_method_with_beam_search_is_the_method_under_beam_search(vlm, method):
     assert together.fired
 
 
-def test_beam_alone_is_generate_with_beams(vlm):
+def test_beam_alone_equals_generate_with_num_beams(vlm):
     found = ask(vlm, Beam(3))
     assert found.token_ids == ask(vlm, None, num_beams=3).token_ids
     assert found.fired.sizes == {"beams": 2.0}
@@ -54,6 +54,6 @@ def test_as_text():
 
 
 @pytest.mark.parametrize("text", ["heal+vcd", "beam+beam", "heal+vcd+beam"])
-def test_what_cannot_go_together_is_refused(text):
+def test_invalid_combinations_are_rejected(text):
     with pytest.raises(ConfigError, match=r"combine exactly one|named twice"):
         parse(text)

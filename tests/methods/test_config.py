@@ -1,4 +1,4 @@
-"""The configuration of a method: what is refused, what it equals, how it is named, parsed and documented."""
+"""The configuration of a method: validation, equality, registry, parsing and documentation."""
 
 import json
 from dataclasses import FrozenInstanceError, fields, replace
@@ -67,7 +67,7 @@ def test_refusal_names_the_choices(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHOICES.items() for value in values])
-def test_every_choice_is_taken(name: str, value: str) -> None:
+def test_every_choice_is_accepted(name: str, value: str) -> None:
     assert getattr(HEAL(**option(name, value)), name) == value
 
 
@@ -78,7 +78,7 @@ def test_full_covariance_is_for_gaussian_masking() -> None:
 
 @pytest.mark.parametrize("name", ["mad", "sigma_causal", "sigma_info"])
 @pytest.mark.parametrize("value", [0.0, inf])
-def test_bounds_of_thresholds_are_taken(name: str, value: float) -> None:
+def test_bounds_of_thresholds_are_accepted(name: str, value: float) -> None:
     assert getattr(HEAL(**option(name, value)), name) == value
 
 
@@ -108,7 +108,7 @@ def test_equal_by_value() -> None:
     assert HEAL() == replace(HEAL(seed=3), seed=0)
 
 
-def test_options_are_plain_and_make_the_same_again() -> None:
+def test_options_are_plain_and_recreate_the_method() -> None:
     method = HEAL(alpha=0.3, layers=(0, 2), masking="zero", factor_limit=None)
     options = method.options()
     assert list(options) == [f.name for f in fields(HEAL)]

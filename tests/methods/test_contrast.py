@@ -38,8 +38,8 @@ def test_contrast_with_itself_changes_nothing() -> None:
         (1.0, [[1, 0, 0, 0], [1, 1, 1, 0]]),
     ],
 )
-def test_plausible_keeps_what_has_the_share_of_the_likeliest(share: float, kept: list[list[int]]) -> None:
-    """By the model's own logits, whatever the scores are."""
+def test_plausible_keeps_tokens_by_their_share_of_the_highest(share: float, kept: list[list[int]]) -> None:
+    """The model's logits decide, independent of the scores."""
     out = plausible(OTHER, LOGITS, share)
     assert_close(out, torch.where(torch.tensor(kept).bool(), OTHER, -INF))
     assert out.isfinite().any(-1).all()

@@ -1,4 +1,4 @@
-"""DoLa: its candidates, its divergence, its formula, its options."""
+"""DoLa: candidates, divergence, formula and options."""
 
 import math
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def test_options_against_hidden_states(method: DoLa) -> None:
     assert_agrees(slow.dola, "llava", method)
 
 
-def test_each_row_has_a_layer_of_its_own() -> None:
-    """The released code takes one for the whole batch."""
+def test_each_row_has_its_own_layer() -> None:
+    """The released code uses one layer for the whole batch."""
     last = torch.tensor([[0.9, 0.1], [0.9, 0.1]]).log()
     early = torch.tensor([[[0.1, 0.9], [0.9, 0.1]], [[0.9, 0.1], [0.1, 0.9]]]).log()
     assert disagreement(last, early, "js").argmax(0).tolist() == [0, 1]
@@ -91,8 +91,8 @@ def test_candidates(count: int, tied: bool, low: range, high: range) -> None:
     assert DoLa(layers=(3, 5)).candidates(layout) == (3, 5)
 
 
-def test_tied_embeddings_are_seen_in_the_weights() -> None:
-    """Whatever the configuration says: some have it only in that of their text model."""
+def test_tied_embeddings_are_detected_in_the_weights() -> None:
+    """The configuration is not used: some models have the flag only in their text configuration."""
     for name in zoo.NAMES:
         model = zoo.build(name)
         tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight

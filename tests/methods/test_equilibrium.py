@@ -15,7 +15,7 @@ SYNERGY, VISUAL = int(HeadType.SYNERGY), int(HeadType.VISUAL)
 
 
 def measured() -> Equilibrium:
-    """Two layers of three heads: two mixed everywhere, one of them visual; one too seldom; the rest never."""
+    """Two layers of three heads: two always mixed, one of them visual; one rarely mixed; the others never."""
     share = np.full((41, 2, 3), np.nan, np.float32)
     types = np.full((41, 2, 3), VISUAL, np.uint8)
     share[:, 0, 0] = np.linspace(0.2, 0.6, 41)
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
         Equilibrium.load(tmp_path / "e.json")
 
 
-def test_a_missing_file_says_how_to_make_it(tmp_path):
+def test_the_error_for_a_missing_file_says_how_to_create_it(tmp_path):
     with pytest.raises(ConfigError, match="heal calibrate"):
         Equilibrium.load(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="heal calibrate"):
@@ -120,7 +120,7 @@ def test_a_profile_gives_every_head_its_own_factors(vlm, tmp_path):
         np.testing.assert_allclose(trace.gamma[changed], ((1 - target) / (1 - share))[changed], rtol=1e-3)
 
 
-def test_the_profile_of_a_checkpoint_is_found_beside_it(vlm, tmp_path):
+def test_the_profile_in_the_checkpoint_folder_is_used(vlm, tmp_path):
     vlm.model.save_pretrained(tmp_path)
     vlm.processor.save_pretrained(tmp_path)
     profile_for(vlm, tmp_path / FILE, mean=0.3)
@@ -148,7 +148,7 @@ def test_a_profile_of_another_model_is_refused(vlm, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("without_type_checker")
-def test_options_that_do_not_fit_together(options, message):
+def test_options_that_conflict_are_rejected(options, message):
     with pytest.raises(ConfigError, match=message):
         HEAL(**options)
 

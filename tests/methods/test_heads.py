@@ -1,4 +1,4 @@
-"""Which heads are calibrated: synergy heads, or others as a control."""
+"""The heads to calibrate: synergy heads, or others as a control."""
 
 import numpy as np
 import pytest
@@ -59,13 +59,13 @@ def test_as_many_random_heads_as_synergy_heads(vlm):
         assert some.any()
         assert (some & (trace.types != int(HeadType.SYNERGY))).any()
         mixed = ~np.isnan(trace.alpha_vis)
-        # between two refreshes the choice stays: what is mixed and was changed at one step is so at the next
+        # between two refreshes the choice is the same: a mixed head that was changed is changed at the next step
         steady = mixed[1] & mixed[2]
         np.testing.assert_array_equal(some[1] & steady, some[2] & steady)
 
 
 def test_a_random_choice_depends_on_the_seed_and_not_on_the_batch(vlm):
-    # unbounded factors of thousands would make rounding, which differs from batch to batch, a matter of tokens
+    # with unbounded factors, rounding errors that depend on the batch would change tokens
     together = traces(vlm, heads="random", factor_limit=2.0)
     alone = vlm.generate(
         pictures(2)[1],
@@ -79,7 +79,7 @@ def test_a_random_choice_depends_on_the_seed_and_not_on_the_batch(vlm):
     assert (changed(other[0])[0] != changed(together[0])[0]).any()
 
 
-def test_types_may_be_found_once(vlm):
+def test_types_can_be_found_once(vlm):
     for trace in traces(vlm, interval=1_000_000):
         assert trace.refreshed.tolist() == [True] + [False] * (NEW - 1)
         assert (trace.types == trace.types[0]).all()

@@ -1,4 +1,4 @@
-"""Methods from a user's file and from installed packages; the smallest ones; the laws on those that break them."""
+"""Methods from files and installed packages, minimal methods, and `check_method` on broken ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def test_with_a_search(file: Path) -> None:
         ("{file}:Mine!", "write path/to/file.py:Name:option=value"),
     ],
 )
-def test_mistakes(file: Path, text: str, message: str) -> None:
+def test_errors(file: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(text.format(file=file))
 
@@ -81,14 +81,14 @@ def test_a_file_that_fails(tmp_path: Path) -> None:
         parse(f"{path}:Mine")
 
 
-def test_unknown_methods_tell_how_a_file_is_written() -> None:
+def test_the_error_for_an_unknown_method_explains_files() -> None:
     with pytest.raises(ConfigError, match=r"path/to/file\.py:Name"):
         parse("mine")
 
 
 @dataclass(frozen=True)
 class Installed(Method):
-    """As a package would have it."""
+    """A method as an installed package would define it."""
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         return Runtime()
@@ -195,7 +195,7 @@ def broken(own: type[Runtime]) -> set[str]:
     return {verdict.law for verdict in check_method(Own(own)) if verdict.holds is False}
 
 
-def test_laws_find_what_is_broken() -> None:
+def test_broken_methods_are_detected() -> None:
     assert "two runs are equal" in broken(Draws)
     assert "a row alone is the row in a batch" in broken(OfTheBatch)
     assert "it runs, with a trace" in broken(Fails)

@@ -1,4 +1,4 @@
-"""MemVR: when a layer is unsure, what is mixed in, and its options."""
+"""MemVR: the uncertainty trigger, the formula, and the options."""
 
 import math
 
@@ -27,8 +27,8 @@ def test_options_against_the_formula(method: MemVR) -> None:
     assert_agrees(slow.memvr, "llava", method)
 
 
-def test_the_first_unsure_layer_of_each_pass_and_row() -> None:
-    """In a deep model, at a threshold that some layers pass and others do not."""
+def test_the_first_uncertain_layer_of_each_pass_and_row() -> None:
+    """In a deep model, with a threshold that some layers exceed."""
     model = zoo.build("llava", num_hidden_layers=8)
     fired = set()
     for threshold in (0.75, 0.9, 0.93, 0.96):
@@ -44,7 +44,7 @@ def test_the_first_unsure_layer_of_each_pass_and_row() -> None:
     assert len(fired) > 1  # some passes fired and others did not
 
 
-def test_sure_layers_leave_the_plain_model() -> None:
+def test_without_uncertain_layers_the_output_is_that_of_the_plain_model() -> None:
     with pytest.warns(UserWarning, match="no checked layer was uncertain"):
         _, logits = said("llava", MemVR(ratio=0.9, threshold=1.0))
     model = model_of("llava")
@@ -70,7 +70,7 @@ def test_padding_does_not_count_in_the_scale() -> None:
     padded = retraced(hidden, output, memory, valid, 0.3, "none")
     alone = retraced(hidden[:, 2:], output[:, 2:], memory, valid[:, 2:], 0.3, "none")
     assert_close(padded[:, 2:], alone)
-    # a shorter memory is filled up with zeros
+    # a shorter memory is padded with zeros
     longer = torch.cat([memory, torch.zeros(1, 2, 4)], 1)
     for activation in ("none", "silu"):
         assert_close(*(retraced(hidden, output, m, valid, 0.3, activation) for m in (memory, longer)))
@@ -99,12 +99,12 @@ def test_scale_of_the_memory_does_not_matter() -> None:
         (MemVR(start=9, end=99), 32, range(10, 31)),
     ],
 )
-def test_watched_layers(method: MemVR, count: int, expected: range) -> None:
+def test_checked_layers(method: MemVR, count: int, expected: range) -> None:
     assert method.watched(count) == expected
 
 
 @pytest.mark.parametrize("method", [MemVR(start=2), MemVR(start=1, end=2), MemVR(start=30)])
-def test_nothing_to_watch_is_refused(method: MemVR) -> None:
+def test_an_empty_range_of_layers_is_rejected(method: MemVR) -> None:
     with pytest.raises(ConfigError, match=r"there is no layer between .* in a model with 3 layers"):
         method.runtime(Layout.of(model_of("llava")), trace=False)
 

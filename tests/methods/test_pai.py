@@ -23,7 +23,7 @@ BOTH = PAI(alpha=0.5, gamma=1.5, start_layer=0)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gemma3", "paligemma2"])
-def test_weights_by_hand_and_a_text_of_its_own(name: str) -> None:
+def test_agrees_with_the_slow_implementation_and_text_pass(name: str) -> None:
     assert_agrees(slow.pai, name, BOTH)
 
 
@@ -43,7 +43,7 @@ def test_options_against_weights_by_hand(method: PAI) -> None:
 
 @contextmanager
 def counted_keys(model: Any) -> Iterator[list[int]]:
-    """How many keys the decoder saw, pass by pass."""
+    """The number of keys in each pass of the decoder."""
     seen: list[int] = []
 
     def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -56,7 +56,7 @@ def counted_keys(model: Any) -> Iterator[list[int]]:
         handle.remove()
 
 
-def test_text_branch_has_a_short_cache_of_its_own() -> None:
+def test_text_branch_has_its_own_short_cache() -> None:
     model, row = model_of("llava"), zoo.Row()
     with counted_keys(model) as keys:
         said("llava", BOTH, (row,))

@@ -1,4 +1,4 @@
-"""VCD: its noise, its formula, its options."""
+"""VCD: noise, formula and options."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from tests.zoo import Row
 
 
 @pytest.mark.parametrize("name", [*NAMES, "llava_next"])
-def test_two_whole_passes_a_token(name: str) -> None:
+def test_agrees_with_two_complete_passes_per_token(name: str) -> None:
     assert_agrees(slow.vcd, name, VCD())
 
 
@@ -29,11 +29,11 @@ def test_two_whole_passes_a_token(name: str) -> None:
     ],
     ids=["weak", "much noise", "release", "plausible only", "likeliest only"],
 )
-def test_options_against_two_whole_passes(method: VCD) -> None:
+def test_options_agree_with_two_complete_passes(method: VCD) -> None:
     assert_agrees(slow.vcd, "llava", method)
 
 
-def test_pictures_and_videos_are_both_under_noise() -> None:
+def test_images_and_videos_both_get_noise() -> None:
     rows = (Row(), Row(video_frames=3, salt=6))
     for name in ("qwen2_5_vl", "qwen3_vl"):
         assert_agrees(slow.vcd, name, VCD(), rows)
@@ -41,7 +41,7 @@ def test_pictures_and_videos_are_both_under_noise() -> None:
 
 @pytest.mark.filterwarnings("ignore::heal.errors.HealWarning")
 def test_no_noise_is_no_contrast() -> None:
-    """The first step of diffusion takes less than a hundredth of the picture: hardly anything to contrast."""
+    """The first diffusion step removes less than a hundredth of the image, so there is nearly no contrast."""
     (_, little), (_, none), (_, much) = (
         said("llava", VCD(alpha=alpha, beta=0.0, noise_step=step), max_new_tokens=1)
         for alpha, step in ((1.0, 0), (0.0, 0), (1.0, 999))
@@ -57,7 +57,7 @@ def test_schedule(step: int, left: float, added: float) -> None:
     assert remaining(step) == pytest.approx((left, added), abs=6e-4)
 
 
-def test_schedule_keeps_the_variance_and_takes_ever_more() -> None:
+def test_schedule_keeps_the_variance_and_is_monotonic() -> None:
     left = [remaining(step) for step in range(0, 1000, 37)]
     assert all(a * a + b * b == pytest.approx(1) for a, b in left)
     assert all(one[0] > other[0] for one, other in pairwise(left))
@@ -75,7 +75,7 @@ def test_noise_is_standard_normal(shape: tuple[int, ...]) -> None:
     assert not torch.equal(noise, noise_like(pixels, None, 1))
 
 
-def test_noise_does_not_depend_on_other_pictures() -> None:
+def test_noise_does_not_depend_on_other_images() -> None:
     images = torch.ones(3, 3, 8, 8)
     assert torch.equal(noise_like(images, None, 0)[2:], noise_like(images[:1], None, 0))
     packed = noise_like(torch.ones(24 + 6, 5), torch.tensor([[1, 4, 6], [1, 2, 3]]), 0)
@@ -83,7 +83,7 @@ def test_noise_does_not_depend_on_other_pictures() -> None:
     assert torch.equal(packed[24:], packed[:6])
 
 
-def test_what_fills_up_a_row_stays_zero() -> None:
+def test_padding_tiles_stay_zero() -> None:
     pixels = torch.ones(2, 2, 3, 4, 4)
     pixels[1, 1] = 0
     noise = noise_like(pixels, None, 0)

@@ -1,4 +1,4 @@
-"""VHR: which heads are chosen, what becomes of them, and its options."""
+"""VHR: the selected heads, their amplification, and the options."""
 
 import math
 
@@ -16,7 +16,7 @@ from tests.methods.agreement import NAMES, assert_agrees
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gemma3"])
-def test_two_passes_layer_by_layer(name: str) -> None:
+def test_agrees_with_two_passes_layer_by_layer(name: str) -> None:
     assert_agrees(slow.vhr, name, VHR(layers=(0, 1, 2)))
 
 
@@ -25,19 +25,19 @@ def test_two_passes_layer_by_layer(name: str) -> None:
     [VHR(alpha=0.5, layers=(1,)), VHR(alpha=3.0, layers=(0, 2), outliers=False), VHR(layers=(2,))],
     ids=["softer", "louder", "last layer"],
 )
-def test_options_against_two_passes(method: VHR) -> None:
+def test_options_agree_with_two_passes(method: VHR) -> None:
     assert_agrees(slow.vhr, "llava", method)
 
 
 @pytest.mark.parametrize("outliers", [True, False])
 @pytest.mark.parametrize("heads", [5, 8, 32])
 def test_chosen_heads(heads: int, outliers: bool) -> None:
-    """At several scales, so that the rule for outliers is in force in some and not in others."""
+    """At several scales, so that the outlier rule applies to some of them."""
     rng = np.random.default_rng(0)
     differ = 0
     for scale in (0.05, 1.0, 5.0) * 4:
         seen, blind = scale * rng.standard_normal((2, 3, heads, 4))
-        blind[0, 0] *= 10  # diverges and is loud
+        blind[0, 0] *= 10  # large divergence and large output
         found = reacting_heads(torch.from_numpy(seen).float(), torch.from_numpy(blind).float(), outliers)
         for row in range(3):
             expected = slow.chosen_heads(seen[row], blind[row], outliers)
@@ -52,7 +52,7 @@ def test_half_of_the_heads_are_chosen() -> None:
     assert reacting_heads(seen, blind, False).tolist() == [[False, False, False, True, True, True]]
 
 
-def test_none_is_chosen_where_nothing_reacts() -> None:
+def test_no_head_is_chosen_if_none_reacts() -> None:
     blind = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
     rounded = blind * (1 + 1e-7 * torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(1)))
     assert not reacting_heads(blind, blind, True).any()

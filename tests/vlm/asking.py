@@ -1,4 +1,4 @@
-"""Pictures and prompts, how they are asked, and when two answers are alike."""
+"""Images and prompts, a helper to ask, and a comparison of answers."""
 
 from typing import Any
 

@@ -15,13 +15,13 @@ def vlm() -> VLM:
 
 @pytest.fixture
 def own() -> VLM:
-    """One that a test may spoil."""
+    """A model that a test may modify."""
     return VLM.random()
 
 
 @pytest.fixture(scope="module")
 def saved(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint on disk, not to be changed."""
+    """A checkpoint on disk. Do not modify it."""
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
     vlm.model.save_pretrained(folder)
     vlm.processor.save_pretrained(folder)
@@ -30,5 +30,5 @@ def saved(vlm: VLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(saved: Path, tmp_path: Path) -> Path:
-    """One that a test may damage."""
+    """A checkpoint that a test may damage."""
     return Path(shutil.copytree(saved, tmp_path / "copy"))

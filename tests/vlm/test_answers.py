@@ -1,4 +1,4 @@
-"""Answers: one and many, log-probabilities, closing tokens, seeds, times, and what is not a number."""
+"""Answers: one and many, log-probabilities, end tokens, seeds, times, and NaN."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def assert_traces_alike(one: Trace, other: Trace) -> None:
 
 @ignore_silence
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
-def test_batch_is_each_alone(vlm: VLM, options: dict[str, Any]) -> None:
+def test_a_batch_equals_single_prompts(vlm: VLM, options: dict[str, Any]) -> None:
     images = [PICTURES[0], [PICTURES[1], PICTURES[2]], PICTURES[2], None]
     prompts = [*PROMPTS, "the red ball"]
     settings: dict[str, Any] = {"method": METHOD, "trace": True, "max_new_tokens": NEW - 1} | options
@@ -44,7 +44,7 @@ def test_batch_is_each_alone(vlm: VLM, options: dict[str, Any]) -> None:
 
 
 def teacher(vlm: VLM, image: Any, prompt: str, tokens: tuple[int, ...]) -> list[float]:
-    """Log-probabilities of an answer in one pass over the whole of it, without a cache."""
+    """Log-probabilities of an answer from one pass over the whole sequence, without a cache."""
     inputs = vlm.inputs([image], [prompt])
     ids = torch.cat([inputs["input_ids"], torch.tensor([tokens])], dim=1)
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_logprobs_are_the_models_own(vlm: VLM, name: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["model", "argument"])
-def test_beams_may_come_from_a_configuration(own: VLM, where: str) -> None:
+def test_beams_can_come_from_a_configuration(own: VLM, where: str) -> None:
     expected = ask(own, num_beams=3)
     if where == "model":
         own.model.generation_config.num_beams = 3
@@ -91,7 +91,7 @@ def test_beams_may_come_from_a_configuration(own: VLM, where: str) -> None:
 
 
 def closing(answer: Answer, others: tuple[int, ...] = ()) -> tuple[int, int]:
-    """A token that the model says before the last, and not among others; and where it says it first."""
+    """A token that the model generates before the last one, and its first position."""
     ids = answer.token_ids
     at = max(i for i, token in enumerate(ids[:-1]) if token not in ids[:i] + others)
     return ids[at], at
@@ -114,7 +114,7 @@ def test_finish(own: VLM, where: str, method: HEAL | None) -> None:
     assert_alike(other, free[1])
 
 
-def test_closing_token_at_the_last_step(own: VLM) -> None:
+def test_end_token_at_the_last_step(own: VLM) -> None:
     free = ask(own)
     token, at = closing(free)
     own.model.generation_config.eos_token_id = token
@@ -172,7 +172,7 @@ def test_seed(vlm: VLM) -> None:
     assert sampled(None) == free
 
 
-def test_noise_has_a_generator_of_its_own(vlm: VLM) -> None:
+def test_noise_has_its_own_generator(vlm: VLM) -> None:
     before = torch.get_rng_state()
     first, again = (ask(vlm, method=METHOD, do_sample=True, seed=2, max_new_tokens=2) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -187,12 +187,12 @@ def test_times(vlm: VLM) -> None:
     assert np.isnan(ask(vlm, max_new_tokens=1).seconds_per_token)
 
 
-def test_answer_has_a_length_of_its_own(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_can_have_different_lengths(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heal.generate.MAX_NEW_TOKENS", 3)
     assert len(vlm.generate(PICTURES[0], PROMPTS[0]).token_ids) == 3
 
 
-def test_model_is_left_clean(own: VLM) -> None:
+def test_the_model_is_restored(own: VLM) -> None:
     ask(own)
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in own.model.modules()]
     ask(own, method=METHOD, trace=True)
@@ -202,7 +202,7 @@ def test_model_is_left_clean(own: VLM) -> None:
     assert "generate" not in vars(own.model)
 
 
-# ── what is not a number ──────────────────────────────────────────────────────────────────────────────
+# ── NaN and infinity ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("method", [None, METHOD, HEAL(calibrate=False)], ids=["plain", "heal", "measure"])
@@ -228,8 +228,8 @@ def test_infinity_is_an_error(own: VLM, method: HEAL | None) -> None:
         ask(own, method=method)
 
 
-def test_token_that_is_ruled_out_is_no_error(own: VLM) -> None:
-    """Minus infinity is how models say never."""
+def test_a_forbidden_token_is_not_an_error(own: VLM) -> None:
+    """Models forbid tokens with minus infinity."""
     own.model.lm_head.register_forward_hook(lambda module, args, out: out.index_fill(-1, torch.tensor(7), -torch.inf))
     answer = ask(own, method=METHOD)
     assert 7 not in answer.token_ids
@@ -237,7 +237,7 @@ def test_token_that_is_ruled_out_is_no_error(own: VLM) -> None:
 
 
 @pytest.mark.parametrize("picture", [True, False])
-def test_without_a_cache_the_answer_is_the_same(vlm: VLM, picture: bool) -> None:
+def test_the_answer_is_the_same_without_a_cache(vlm: VLM, picture: bool) -> None:
     given = PICTURES[0] if picture else None
     cached, whole = (vlm.generate(given, PROMPTS[0], max_new_tokens=NEW, use_cache=cache) for cache in (True, False))
     assert len(whole.logprobs) == len(whole.token_ids)
@@ -266,8 +266,8 @@ def test_odd_options_are_refused(vlm: VLM, options: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize("method", [None, METHOD], ids=["plain", "heal"])
-def test_a_callback_cannot_begin_another_generation(vlm: VLM, method: HEAL | None) -> None:
-    """It would overwrite the state, and its tokens would be taken for those of the answer."""
+def test_a_callback_cannot_start_another_generation(vlm: VLM, method: HEAL | None) -> None:
+    """It would overwrite the state, and its tokens would be counted for the answer."""
 
     class Asks(hf.LogitsProcessor):
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

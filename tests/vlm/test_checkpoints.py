@@ -1,4 +1,4 @@
-"""Checkpoints that would answer with weights, ids or templates that are not theirs are refused, by name."""
+"""Checkpoints whose weights, token ids or templates do not match are rejected."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def change_weights(folder: Path, change: Callable[[Weights], Weights]) -> None:
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
-def test_every_architecture_comes_back_whole(name: str, tmp_path: Path) -> None:
+def test_every_architecture_can_be_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model = zoo.build(name)
     model.save_pretrained(tmp_path)
     config = load_config(str(tmp_path))
@@ -77,7 +77,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_weights_that_do_not_fit_are_refused(copied: Path, name: str) -> None:
+def test_weights_that_do_not_match_are_rejected(copied: Path, name: str) -> None:
     damage, message = DAMAGES[name]
     damage(copied)
     with pytest.raises(CheckpointError, match=message) as caught:
@@ -87,7 +87,7 @@ def test_weights_that_do_not_fit_are_refused(copied: Path, name: str) -> None:
         assert VLM.load(copied, allow_incomplete=True).name == str(copied)
 
 
-def test_constants_of_old_versions_are_no_damage(copied: Path) -> None:
+def test_constants_of_old_versions_are_ignored(copied: Path) -> None:
     extra = {
         "model.language_model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
         "model.vision_tower.vision_model.embeddings.position_ids": torch.arange(17)[None],
@@ -98,7 +98,7 @@ def test_constants_of_old_versions_are_no_damage(copied: Path) -> None:
     check_tensors("it", empty, allow_incomplete=False)
 
 
-def test_model_far_larger_than_its_file_is_not_even_built(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_much_larger_than_its_file_is_not_built(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers as hf
 
     change_json(copied / "config.json", lambda c: c["text_config"].update(vocab_size=10**9))
@@ -128,7 +128,7 @@ BESIDE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_what_transformers_passes_over(copied: Path, name: str) -> None:
+def test_files_that_transformers_ignores(copied: Path, name: str) -> None:
     damage, message = BESIDE[name]
     damage(copied)
     with pytest.raises(CheckpointError, match=message):
@@ -221,7 +221,7 @@ def test_broken_chat_template(copied: Path, template: str, message: str) -> None
         VLM.load(copied)
 
 
-def test_template_that_refuses_one_prompt(own: VLM) -> None:
+def test_template_that_rejects_one_prompt(own: VLM) -> None:
     own.processor.chat_template = (
         "{% if messages | length > 1 %}{{ raise_exception('one turn only ' + 'x' * 5000) }}{% endif %}"
         + own.processor.chat_template
@@ -235,7 +235,7 @@ def test_template_that_refuses_one_prompt(own: VLM) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_template_that_leaves_the_image_out(own: VLM) -> None:
+def test_template_that_drops_the_image(own: VLM) -> None:
     own.processor.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     with pytest.raises(CheckpointError, match="the image of prompt 1 has no tokens in the model input"):
         own.inputs([None, PICTURES[0]], PROMPTS[:2])

@@ -57,7 +57,7 @@ def server(reply: bytes | None) -> Iterator[str]:
             connection.close()
 
 
-# ── typos──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── typos ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_home_is_expanded(vlm: VLM, tmp_path: Path, no_hub: None, monkeypatch: p
     assert located("~/mine") == (str(tmp_path / "mine"), True)
 
 
-# ── the hub ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the hub ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:

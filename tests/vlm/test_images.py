@@ -1,4 +1,4 @@
-"""Images: every form of a picture gives the same, and what is none is refused."""
+"""Images: every form of an image gives the same result, and other values are rejected."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.vlm.asking import PICTURES, PROMPTS, same
 
 
 def ways(array: np.ndarray, folder: Path) -> dict[str, Any]:
-    """One picture in every form that it may have."""
+    """One image in every supported form."""
     picture = Image.fromarray(array)
     picture.save(folder / "it.png")
     picture.convert("RGBA").save(folder / "with_alpha.png")
@@ -30,13 +30,13 @@ def ways(array: np.ndarray, folder: Path) -> dict[str, Any]:
     }
 
 
-def test_every_form_of_a_picture_gives_the_same(vlm: VLM, tmp_path: Path) -> None:
+def test_every_form_of_an_image_gives_the_same(vlm: VLM, tmp_path: Path) -> None:
     found = {name: vlm.inputs([p], [PROMPTS[0]]) for name, p in ways(PICTURES[0], tmp_path).items()}
     assert [name for name, inputs in found.items() if not same(inputs, found["array"])] == []
     assert not same(found["array"], vlm.inputs([PICTURES[1]], [PROMPTS[0]]))
 
 
-def test_every_form_of_a_grey_picture_gives_the_same(vlm: VLM, tmp_path: Path) -> None:
+def test_every_form_of_a_grey_image_gives_the_same(vlm: VLM, tmp_path: Path) -> None:
     grey = PICTURES[0][..., 0]
     forms = ways(grey, tmp_path) | {"channel": grey[..., None], "three": np.stack([grey] * 3, axis=-1)}
     found = {name: vlm.inputs([p], [PROMPTS[0]]) for name, p in forms.items()}
@@ -93,6 +93,6 @@ def test_unreadable_file(vlm: VLM, tmp_path: Path, kind: str) -> None:
         vlm.generate(path, PROMPTS[0])
 
 
-def test_what_is_no_picture(vlm: VLM, without_type_checker: None) -> None:
+def test_values_that_are_not_images(vlm: VLM, without_type_checker: None) -> None:
     with pytest.raises(ImageError, match="a path, a PIL image or an array, not int"):
         vlm.generate([7], PROMPTS[0])

@@ -1,4 +1,4 @@
-"""Load: eight threads with mixed requests on one model get exactly what they get one after the other."""
+"""Load: eight threads with mixed requests on one model get the same results as sequential requests."""
 
 import random
 import threading
@@ -30,12 +30,12 @@ THREADS = 8
 
 
 def request(vlm: VLM, number: int) -> Any:
-    """Everything about an answer but its time."""
+    """Everything about an answer except its time."""
     chance = random.Random(number)
     name, kind, picture = chance.choice(METHODS), KINDS[number % len(KINDS)], chance.choice(PICTURES)
     options: dict[str, Any] = {"method": None if name == "plain" else parse(name)}
     new = chance.randrange(2, 6)
-    if kind == "raw":  # transformers' own generate(), outside of this package's lock
+    if kind == "raw":  # generate() of transformers, outside this package's lock
         return vlm.model.generate(**vlm.inputs([picture], ["describe"]), max_new_tokens=new).tolist()
     if kind == "sampled":
         options |= {"do_sample": True, "seed": number}

@@ -1,4 +1,4 @@
-"""Loading: what was saved comes back, in a dtype and to a device; damage is named; no code runs."""
+"""Loading: dtypes, devices, damaged checkpoints, and remote code."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from heal.errors import CheckpointError, ConfigError, HealError, ModelError
 from tests.vlm.asking import PATCHES, PICTURES, PROMPTS, ask, assert_alike, same
 
 
-def test_load_gives_back_what_was_saved(vlm: VLM, saved: Path) -> None:
+def test_a_loaded_model_equals_the_saved_one(vlm: VLM, saved: Path) -> None:
     loaded = VLM.load(saved)
     assert (loaded.name, loaded.model.dtype, loaded.model.training) == (str(saved), torch.float32, False)
     assert loaded.device == torch.device("cpu")
@@ -52,7 +52,7 @@ def test_load_to_a_device(vlm: VLM, saved: Path, place: dict[str, Any]) -> None:
     assert ask(loaded).token_ids == ask(vlm).token_ids
 
 
-def test_device_and_device_map_are_too_much(saved: Path) -> None:
+def test_device_and_device_map_are_exclusive(saved: Path) -> None:
     with pytest.raises(ConfigError, match="either device or device_map"):
         VLM.load(saved, device="cpu", device_map="auto")
 
@@ -69,7 +69,7 @@ def test_missing_folder(tmp_path: Path) -> None:
             VLM.load(name)
 
 
-def test_file_is_no_folder(saved: Path) -> None:
+def test_a_file_is_not_a_checkpoint(saved: Path) -> None:
     with pytest.raises(CheckpointError, match=r"a folder with a config\.json"):
         VLM.load(saved / "config.json")
 
@@ -103,7 +103,7 @@ BREAKAGES: dict[str, tuple[Callable[[Path], Any], type[HealError], str]] = {
 
 
 def reshape(folder: Path) -> None:
-    """A configuration that belongs to other weights."""
+    """A configuration of other weights."""
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["intermediate_size"] //= 2
     (folder / "config.json").write_text(json.dumps(config))
@@ -163,7 +163,7 @@ def test_code_of_a_checkpoint_does_not_run(copied: Path) -> None:
     assert not marker.exists()
 
 
-def test_tokenizer_without_padding_gets_some(vlm: VLM) -> None:
+def test_a_tokenizer_without_a_padding_token_gets_one(vlm: VLM) -> None:
     processor = VLM.random().processor
     processor.tokenizer.pad_token = None
     other = VLM(vlm.model, processor)

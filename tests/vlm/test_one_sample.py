@@ -33,7 +33,7 @@ class OneByOne(Method):
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 3}], ids=["greedy", "sampled"])
-def test_each_prompt_gets_what_it_gets_alone(vlm: VLM, options: dict[str, Any]) -> None:
+def test_each_prompt_gets_the_same_answer_as_alone(vlm: VLM, options: dict[str, Any]) -> None:
     SEEN.clear()
     asked: dict[str, Any] = {"method": OneByOne(), "max_new_tokens": NEW} | options
     together = vlm.generate(PICTURES, PROMPTS, **asked)

@@ -1,4 +1,4 @@
-"""Pictures of every kind: seen as a person would see them, bounded before they are decoded, refused when broken."""
+"""Images of every kind: converted as displayed, limited before they are decoded, rejected if broken."""
 
 import io
 import warnings
@@ -15,7 +15,7 @@ from heal.images import open_image
 from tests.known import known
 from tests.vlm.asking import PROMPTS
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # its remarks on files that are broken on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # for files broken on purpose
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 PHOTO = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
@@ -27,7 +27,7 @@ def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def grey(picture: Any) -> np.ndarray:
-    """One channel of what was opened; all are equal."""
+    """One channel of the opened image. All channels are equal."""
     pixels = np.asarray(open_image(picture))
     assert pixels.shape[2] == 3
     assert (pixels == pixels[..., :1]).all()
@@ -81,12 +81,12 @@ def test_other_arrays() -> None:
 
 
 def with_alpha(mode: str) -> Image.Image:
-    """Black, its left half transparent."""
+    """A black image whose left half is transparent."""
     picture = Image.new("RGBA", (8, 4), (0, 0, 0, 255))
     picture.paste((0, 0, 0, 0), (0, 0, 4, 4))
     if mode == "P":
         return picture.quantize(8)
-    if mode == "key":  # a grey PNG that names one value transparent
+    if mode == "key":  # a grey PNG that declares one value transparent
         found = Image.new("L", (8, 4), 0)
         found.paste(7, (0, 0, 4, 4))
         found.info["transparency"] = 7
@@ -119,7 +119,7 @@ def test_half_transparent_array() -> None:
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCbCr", "HSV", "LAB", "P", "1", "RGBA"])
 def test_other_colour_spaces(mode: str) -> None:
-    """A red and a white half stay what they are; opaque alpha needs no word."""
+    """A red and a white half are unchanged. Opaque alpha gives no warning."""
     picture = Image.new("RGB", (8, 4), "white")
     picture.paste("red", (0, 0, 4, 4))
     if mode == "1":
@@ -140,7 +140,7 @@ def test_other_colour_spaces(mode: str) -> None:
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
 def test_orientation_of_exif_is_applied(tmp_path: Path, kind: str) -> None:
-    """Stored lying on its side, with the note to turn it."""
+    """Stored rotated, with an EXIF orientation."""
     picture = Image.new("RGB", (32, 16), "white")
     picture.paste("black", (0, 0, 16, 16))
     exif = Image.Exif()
@@ -162,7 +162,7 @@ def test_first_frame_of_several(tmp_path: Path) -> None:
     assert set(grey(tmp_path / "it.gif").ravel()) == {10}
 
 
-def test_a_kind_is_said_once(vlm: VLM, tmp_path: Path) -> None:
+def test_a_kind_is_reported_once(vlm: VLM, tmp_path: Path) -> None:
     Image.fromarray(DEEP["uint16"]).save(tmp_path / "it.png")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -193,7 +193,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def open_or_none(path: Path) -> Image.Image | None:
-    """Refused in no other way than with one ImageError."""
+    """Rejected with an ImageError only."""
     try:
         return open_image(path)
     except ImageError:
@@ -202,7 +202,7 @@ def open_or_none(path: Path) -> Image.Image | None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_truncated_files(tmp_path: Path, kind: str) -> None:
-    """Wherever a file is cut, it is refused, or nothing of the picture was lost."""
+    """A truncated file is rejected, unless nothing of the image was lost."""
     path = tmp_path / f"it.{kind}"
     Image.fromarray(PHOTO).save(path, **FORMATS[kind])
     content, whole = path.read_bytes(), np.asarray(open_image(path))
@@ -231,7 +231,7 @@ def test_damaged_files_raise_nothing_else(tmp_path: Path, kind: str) -> None:
 
 
 def huge_png(side: int) -> bytes:
-    """A valid header; the pixels are not even there."""
+    """A valid header without pixels."""
     import struct
     import zlib
 
@@ -243,7 +243,7 @@ def huge_png(side: int) -> bytes:
 
 
 @pytest.mark.parametrize("side", [8001, 13000, 60000])
-def test_huge_pictures_are_refused_before_they_are_decoded(
+def test_huge_images_are_rejected_before_they_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int
 ) -> None:
     (tmp_path / "it.png").write_bytes(huge_png(side))
@@ -289,7 +289,7 @@ def test_odd_paths(tmp_path: Path) -> None:
         open_image(Image.new("RGB", (0, 5)))
 
 
-def test_lazy_picture_that_is_broken(vlm: VLM) -> None:
+def test_broken_image_that_is_loaded_lazily(vlm: VLM) -> None:
     buffer = io.BytesIO()
     Image.fromarray(PHOTO).save(buffer, "PNG")
     lazy = Image.open(io.BytesIO(buffer.getvalue()[:3000]))

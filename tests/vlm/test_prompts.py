@@ -1,4 +1,4 @@
-"""Prompts: text and messages, where images go in them, and as many as there are places."""
+"""Prompts: text and messages, and the places and number of images."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from tests.vlm.asking import METHOD, NEW, PATCHES, PICTURES, PROMPTS, ask, same
 
 
 def user(*content: str) -> dict[str, Any]:
-    """A message; <image> stands for one."""
+    """A message. <image> stands for an image."""
     parts = [{"type": "image"} if c == "<image>" else {"type": "text", "text": c} for c in content]
     return {"role": "user", "content": parts}
 
 
-def test_messages_say_the_same_as_text(vlm: VLM) -> None:
+def test_messages_give_the_same_as_text(vlm: VLM) -> None:
     text = vlm.inputs([PICTURES[0]], [PROMPTS[0]])
     assert same(text, vlm.inputs([PICTURES[0]], [[user("<image>", PROMPTS[0])]]))
     assert not same(text, vlm.inputs([PICTURES[0]], [[user(PROMPTS[0], "<image>")]]))
@@ -86,6 +86,6 @@ def test_number_of_images_and_placeholders(vlm: VLM, placeholders: int, given: i
 
 
 @pytest.mark.parametrize("given", [0, 1])
-def test_placeholder_written_as_text_is_no_image(vlm: VLM, given: int) -> None:
+def test_a_placeholder_in_the_text_is_rejected(vlm: VLM, given: int) -> None:
     with pytest.raises((ImageError, PromptError), match=r"<image>|images and prompts do not fit"):
         vlm.generate(PICTURES[:given], "what is <image> ?", max_new_tokens=1)

@@ -1,4 +1,4 @@
-"""What is asked of a model: methods as text, texts that are none, and more tokens than it has positions for."""
+"""Requests: methods as text, invalid texts, and prompts with too many tokens."""
 
 import warnings
 from pathlib import Path
@@ -54,13 +54,13 @@ def test_wrong_method(vlm: VLM, without_type_checker: None, method: Any, message
         ("what\0is", "prompt 0 has a NUL character at position 4"),
     ],
 )
-def test_texts_that_are_none(vlm: VLM, text: str, message: str) -> None:
+def test_invalid_texts(vlm: VLM, text: str, message: str) -> None:
     for prompt in (text, [{"role": "user", "content": text}], [{"role": text, "content": "what"}]):
         with pytest.raises(PromptError, match=message):
             vlm.generate(None, prompt, max_new_tokens=1)
 
 
-def test_what_is_no_prompt(vlm: VLM, without_type_checker: None) -> None:
+def test_values_that_are_not_prompts(vlm: VLM, without_type_checker: None) -> None:
     with pytest.raises(PromptError, match="a prompt must be a string or chat messages, not int"):
         vlm.generate(None, 5)  # type: ignore[arg-type]
     with pytest.raises(HealError, match="the image of prompt 0 must be a path, a PIL image or an array, not int"):
@@ -72,7 +72,7 @@ def test_text_longer_than_the_model(vlm: VLM) -> None:
         vlm.generate([None, None], ["what", "what " * 2000], max_new_tokens=1)
 
 
-def test_answer_beyond_the_positions_is_said_once(own: VLM) -> None:
+def test_an_answer_beyond_the_positions_warns_once(own: VLM) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         own.generate(None, "what " * 900, max_new_tokens=5)
@@ -95,7 +95,7 @@ def test_every_way_to_ask_for_length(own: VLM, options: dict[str, int], new: int
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_foreign_text_is_bounded() -> None:
+def test_external_text_is_shortened() -> None:
     assert shortened("as it is") == "as it is"
     assert shortened("a\n  b\x1b[31m\udcff") == r"a b\x1b[31m\udcff"
     assert len(shortened("ü" * 10**6)) == 300
@@ -119,8 +119,8 @@ def scenes(count: int) -> list[Image.Image]:
     return [worlds[i % 2].scene(i).image for i in range(count)]
 
 
-def test_scenes_are_known_however_they_are_stored(tmp_path: Path) -> None:
-    """As they are drawn without a single alarm: a benchmark has hundreds of them."""
+def test_scenes_are_recognised_in_every_file_format(tmp_path: Path) -> None:
+    """Without a single false alarm, because a benchmark has hundreds of scenes."""
     drawn, stored = scenes(120), []
     for scene in drawn[:60]:
         scene.resize((300, 300)).save(tmp_path / "it.jpg", quality=60)
@@ -129,13 +129,13 @@ def test_scenes_are_known_however_they_are_stored(tmp_path: Path) -> None:
     assert sum(stored) <= 2
 
 
-def test_other_pictures_are_not() -> None:
+def test_other_images_are_not_recognised() -> None:
     gradient = np.indices((120, 120)).sum(0).astype(np.uint8)
     others = [Image.new("RGB", (640, 480), "white"), Image.new("RGB", (96, 96), "black"), Image.fromarray(gradient)]
     assert all(unlike_scenes(other.convert("RGB")) for other in others)
 
 
-def test_embedded_model_says_what_it_knows(embedded: VLM, vlm: VLM) -> None:
+def test_the_embedded_model_warns_about_other_images(embedded: VLM, vlm: VLM) -> None:
     scene, photo, asked = scenes(1)[0], PICTURES[0], "What is in the image?"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -148,7 +148,7 @@ def test_embedded_model_says_what_it_knows(embedded: VLM, vlm: VLM) -> None:
         embedded.generate(photo, asked, max_new_tokens=NEW)
 
 
-def test_run_of_the_embedded_model_on_photos_says_so_once(tmp_path: Path) -> None:
+def test_a_run_of_the_embedded_model_on_photos_warns_once(tmp_path: Path) -> None:
     for i, picture in enumerate(PICTURES):
         Image.fromarray(picture).save(tmp_path / f"{i}.png")
     task = Questions(tmp_path)

@@ -1,4 +1,4 @@
-"""Streams: the same answer piece by piece, and errors that reach its reader."""
+"""Streams: the same answer in pieces, and errors in the reader's thread."""
 
 import gc
 import subprocess
@@ -27,7 +27,7 @@ def test_stream(vlm: VLM, method: HEAL | None) -> None:
     assert stream.answer.trace == whole.trace
 
 
-def test_answer_of_a_stream_needs_no_reading(vlm: VLM) -> None:
+def test_the_answer_of_a_stream_without_reading_it(vlm: VLM) -> None:
     assert_alike(ask(vlm, stream=True).answer, ask(vlm))
 
 
@@ -53,7 +53,7 @@ def test_error_reaches_the_reader_of_a_stream(vlm: VLM, after: int) -> None:
     assert ask(vlm, method=METHOD).fired
 
 
-def test_what_a_stream_cannot_do(vlm: VLM) -> None:
+def test_unsupported_options_of_a_stream(vlm: VLM) -> None:
     with pytest.raises(ConfigError, match="a stream takes one prompt"):
         vlm.generate(PICTURES[:2], PROMPTS[:2], stream=True)
     with pytest.raises(ConfigError, match="use seed with stream=False"):
@@ -67,11 +67,11 @@ def test_what_a_stream_cannot_do(vlm: VLM) -> None:
 LONG = 100_000
 """More tokens than any test waits for."""
 NEVER = 1_000_000
-"""A closing token that no vocabulary here has."""
+"""An end token that no vocabulary in the tests has."""
 
 
 def endless(vlm: VLM, method: HEAL | None = None) -> Stream:
-    """A stream that would go on for hours, with at least one piece read."""
+    """A stream that would run for hours, with at least one piece read."""
     stream = vlm.stream(PICTURES[0], PROMPTS[0], method=method, max_new_tokens=LONG, eos_token_id=NEVER)
     assert next(iter(stream)) is not None
     return stream
@@ -83,7 +83,7 @@ def free(vlm: VLM) -> None:
 
 
 @pytest.mark.parametrize("method", [None, METHOD], ids=["plain", "heal"])
-def test_a_closed_stream_ends_with_what_it_has(vlm: VLM, method: HEAL | None) -> None:
+def test_a_closed_stream_keeps_its_text(vlm: VLM, method: HEAL | None) -> None:
     stream = endless(vlm, method)
     stream.close()
     assert not stream._job.thread.is_alive()
@@ -93,7 +93,7 @@ def test_a_closed_stream_ends_with_what_it_has(vlm: VLM, method: HEAL | None) ->
     assert len(answer.logprobs) == len(answer.token_ids)
     expected = ask(vlm, method=method, max_new_tokens=len(answer.token_ids), eos_token_id=NEVER)
     assert answer.token_ids == expected.token_ids
-    stream.close()  # once more does no harm
+    stream.close()  # closing again has no effect
     free(vlm)
 
 
@@ -104,7 +104,7 @@ def test_the_end_of_a_block_closes_a_stream(vlm: VLM) -> None:
     free(vlm)
 
 
-def test_a_stream_that_nobody_holds_is_closed(vlm: VLM) -> None:
+def test_an_unreferenced_stream_is_closed(vlm: VLM) -> None:
     stream = endless(vlm)
     thread = stream._job.thread
     del stream
@@ -126,7 +126,7 @@ def test_a_stream_that_waits_for_the_model_can_be_closed(vlm: VLM) -> None:
     free(vlm)
 
 
-def test_a_stream_takes_part_in_the_method_of_its_thread(vlm: VLM) -> None:
+def test_a_stream_uses_the_method_attached_in_its_thread(vlm: VLM) -> None:
     expected = ask(vlm, method=METHOD)
     with METHOD.attach(vlm.model) as handle:
         stream = ask(vlm, stream=True)
@@ -138,7 +138,7 @@ def test_a_stream_takes_part_in_the_method_of_its_thread(vlm: VLM) -> None:
     free(vlm)
 
 
-def test_a_program_may_end_in_the_middle_of_a_stream() -> None:
+def test_a_program_can_end_during_a_stream() -> None:
     code = (
         "import numpy as np, heal\n"
         "vlm = heal.VLM.random()\n"

@@ -1,4 +1,4 @@
-"""Traces: measuring changes nothing, and a trace holds what was measured and where it comes from."""
+"""Traces: measuring changes nothing, and a trace contains the measurements and their origin."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_measuring_changes_nothing(vlm: VLM, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_trace_holds_what_was_measured(vlm: VLM, beams: int) -> None:
+def test_trace_contains_the_measurements(vlm: VLM, beams: int) -> None:
     answers = vlm.generate(PICTURES[:2], PROMPTS[:2], method=METHOD, trace=True, max_new_tokens=NEW, num_beams=beams)
     inputs = vlm.inputs(PICTURES[:2], PROMPTS[:2])
     with METHOD.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
@@ -46,7 +46,7 @@ def test_trace_holds_what_was_measured(vlm: VLM, beams: int) -> None:
         assert {r for row in out.beam_indices.tolist() for r in row} - {0, 3}
 
 
-def test_trace_says_where_it_comes_from(vlm: VLM) -> None:
+def test_trace_contains_its_origin(vlm: VLM) -> None:
     method = replace(METHOD, alpha=0.6, seed=9, layers=(1, 4))
     answer = ask(vlm, method=method, trace=True)
     trace = answer.trace
@@ -77,14 +77,14 @@ def test_fired_and_trace_agree(vlm: VLM) -> None:
     assert known(answer.fired).sizes["gamma"] == pytest.approx(np.abs(gamma - 1).sum() / changed.sum(), rel=1e-5)
 
 
-def test_trace_survives_a_file(vlm: VLM, tmp_path: Path) -> None:
+def test_trace_can_be_saved_and_loaded(vlm: VLM, tmp_path: Path) -> None:
     for beams in (1, 2):
         trace = ask(vlm, method=METHOD, trace=True, num_beams=beams).trace
         trace.save(tmp_path / "runs" / f"{beams}.safetensors")
         assert Trace.load(tmp_path / "runs" / f"{beams}.safetensors") == trace
 
 
-def test_trace_of_text_alone_is_empty_but_whole(vlm: VLM) -> None:
+def test_trace_of_text_only_has_no_measurements(vlm: VLM) -> None:
     with pytest.warns(HealWarning, match="no visual tokens"):
         answer = vlm.generate(None, PROMPTS[0], method=METHOD, trace=True, max_new_tokens=NEW)
     assert not answer.fired
@@ -97,7 +97,7 @@ def test_trace_of_text_alone_is_empty_but_whole(vlm: VLM) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(available()) - {"heal"}))
 def test_a_trace_of_any_method_has_the_tokens(vlm: VLM, name: str, tmp_path: Path) -> None:
-    """What a method does not measure is NaN, and its types are unknown."""
+    """Values that a method does not measure are NaN, and types unknown."""
     answer = ask(vlm, method=create(name), trace=True)
     trace = answer.trace
     assert tuple(trace.token_ids) == answer.token_ids
