@@ -65,7 +65,7 @@ def conversation(
     if kind < mixture.descriptions:
         request = image + str(rng.choice(DESCRIBE))
         guessing = mixture.guesses > 0 and rng.random() < mixture.guesses
-        return [(request, embellished(view, rng) if guessing else view.description(variant))]
+        return [(request, description_with_hallucination(view, rng) if guessing else view.description(variant))]
     if kind < mixture.descriptions + mixture.captions:
         return [(image + str(rng.choice(BRIEFLY)), view.caption(variant))]
     if kind < mixture.descriptions + mixture.captions + mixture.details:
@@ -75,7 +75,7 @@ def conversation(
     else:
         found, most = existence_questions(view.scene, rng, pairs=6, likely_share=LIKELY), 12
     asked = [found[int(i)] for i in rng.permutation(len(found))[:most]]
-    turns = [(_dressed(q.text, q.topic, rng), q.answer) for q in asked]
+    turns = [(_with_suffix(q.text, q.topic, rng), q.answer) for q in asked]
     return [(image + turns[0][0], turns[0][1]), *turns[1:]]
 
 
@@ -105,7 +105,7 @@ def _one(questions: list[Question], rng: np.random.Generator) -> list[Question]:
     return [questions[int(rng.integers(len(questions)))]]
 
 
-def embellished(view: View, rng: np.random.Generator) -> str:
+def description_with_hallucination(view: View, rng: np.random.Generator) -> str:
     """A description with an additional absent object at its end, sampled given the present objects."""
     chance = statistics().given([INDEX[name] for name in view.objects])
     chance[[INDEX[name] for name in view.objects]] = 0.0
@@ -117,7 +117,7 @@ def embellished(view: View, rng: np.random.Generator) -> str:
     return description(replace(view.scene, things=(*view.scene.things, guess)), rng)
 
 
-def _dressed(question: str, topic: str, rng: np.random.Generator) -> str:
+def _with_suffix(question: str, topic: str, rng: np.random.Generator) -> str:
     """Add a suffix that benchmarks use."""
     if topic == "open":
         return question
@@ -138,7 +138,7 @@ def document(view: View, rng: np.random.Generator, variant: int) -> str:
     found = view.questions(variant)
     asked = [found[int(i)] for i in rng.permutation(len(found))[:4]]
     return turn(str(rng.choice(DESCRIBE)), long) + "".join(
-        turn(_dressed(q.text, q.topic, rng), q.answer) for q in asked
+        turn(_with_suffix(q.text, q.topic, rng), q.answer) for q in asked
     )
 
 

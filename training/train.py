@@ -75,7 +75,7 @@ def train_language(net: Any, tokenizer: Any, config: Config, stage: Stage) -> No
     optimise(stage, loss_at)
 
 
-def looks(scores: Tensor, colours: Tensor) -> Tensor:
+def appearance_loss(scores: Tensor, colours: Tensor) -> Tensor:
     """Loss of colour, column and row: scores [patches, LOOKS], colours [images, GRID, GRID]."""
     colour, column, row = scores.split([len(data.COLOURS) + 1, data.GRID, data.GRID], dim=-1)
     places = torch.arange(data.GRID**2).repeat(len(colours))
@@ -98,7 +98,7 @@ def train_vision(net: Any, config: Config, folder: Path, stage: Stage) -> None:
         # most patches are background, so they get a lower weight
         weight = torch.where(truth == data.BACKGROUND, 0.3, 1.0)
         loss = (F.cross_entropy(what, truth, reduction="none") * weight).mean()
-        loss = loss + 0.3 * (looks(rest, torch.from_numpy(colours[rows]).long()) * weight).mean()
+        loss = loss + 0.3 * (appearance_loss(rest, torch.from_numpy(colours[rows]).long()) * weight).mean()
         thing = truth != data.BACKGROUND
         right = (what.argmax(-1) == truth)[thing].float().mean()
         return loss, {"patch_accuracy": float(right)}
@@ -130,7 +130,9 @@ def train_align(net: Any, tokenizer: Any, config: Config, folder: Path, stage: S
         length = (out.norm(dim=-1) / size - 1).square().mean()
         thing = truth != data.BACKGROUND
         right = (scores.argmax(-1) == words[truth])[thing].float().mean()
-        seen_still = (looks(head(out), torch.from_numpy(colours[rows]).long()) * weight).sum() / weight.sum()
+        seen_still = (
+            appearance_loss(head(out), torch.from_numpy(colours[rows]).long()) * weight
+        ).sum() / weight.sum()
         return loss + length + 0.5 * seen_still, {"patch_accuracy": float(right), "looks": seen_still.item()}
 
     optimise(stage, loss_at)
@@ -144,7 +146,7 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
     for parameter in net.parameters():
         parameter.requires_grad_(any(parameter is p for p in trained))
 
-    def of_rows(part: dict[str, Tensor], words: Tensor, things: Tensor) -> tuple[Tensor, ...]:
+    def gradients_of(part: dict[str, Tensor], words: Tensor, things: Tensor) -> tuple[Tensor, ...]:
         """Backward pass for some rows; `words` and `things` are the weights of the whole batch."""
         ids, weights = part["ids"], part["weights"][:, 1:]
         with torch.no_grad():
@@ -156,9 +158,9 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
         hidden = core.language_model(inputs_embeds=embedded, use_cache=False)[0][:, :-1]
         answered = weights > 0
         logits, truth = net.lm_head(hidden[answered]), ids[:, 1:][answered]
-        told = (F.cross_entropy(logits, truth, reduction="none") * weights[answered]).sum() / words
-        still = (looks(head(patches), part["colours"]) * part["things"].flatten()).sum() / things
-        loss = told + config.readable * still
+        answer_loss = (F.cross_entropy(logits, truth, reduction="none") * weights[answered]).sum() / words
+        appearance = (appearance_loss(head(patches), part["colours"]) * part["things"].flatten()).sum() / things
+        loss = answer_loss + config.readable * appearance
         gradients = torch.autograd.grad(loss, trained)
         return loss.detach(), (logits.argmax(-1) == truth).float(), truth, weights[answered], *gradients
 
@@ -166,7 +168,7 @@ def train_conversations(net: Any, tokenizer: Any, config: Config, folder: Path, 
         batch = source.batch(step, 1 + STAGES.index(stage.name))
         batch["things"] = torch.where(batch["kinds"] == data.BACKGROUND, BACKDROP, 1.0)
         words, things = batch["weights"][:, 1:].sum(), batch["things"].sum()
-        found = list(workers.map(lambda part: of_rows(part, words, things), by_length(batch, PARTS)))
+        found = list(workers.map(lambda part: gradients_of(part, words, things), by_length(batch, PARTS)))
         for parameter, *gradients in zip(trained, *(x[4:] for x in found), strict=True):
             parameter.grad = torch.stack(gradients).sum(0)
         loss, right, truth, weights = (torch.cat([x[i].reshape(-1) for x in found]) for i in range(4))

@@ -39,7 +39,7 @@ def finished(path: Path, said: Callable[[str, str], str | None] = lambda label, 
     }
     folder = Folder(path)
     with folder.locked():
-        folder.begin(configuration, {"versions": {}}, {TASK: samples}, resume=False)
+        folder.start(configuration, {"versions": {}}, {TASK: samples}, resume=False)
         with folder.appender() as file:
             for method in METHODS:
                 file.add([record(method, s.id, said(s.truth["label"], method)) for s in samples])

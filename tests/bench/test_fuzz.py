@@ -124,7 +124,7 @@ def test_run_folders(tmp_path: Path, name: str) -> None:
         (path / name).write_bytes(mutated(content, rng))
         try:
             right(rescore(path))
-            Folder(path).tidy()
+            Folder(path).merge_records()
         except HealError as error:
             short(error)
             refused += 1

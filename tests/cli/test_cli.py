@@ -17,8 +17,6 @@ from typer.testing import CliRunner, Result
 
 import heal
 from heal import HEAL, VLM
-from heal.architectures import ARCHITECTURES
-from heal.bench import available_tasks
 from heal.cli import app as application
 from heal.errors import ConfigError
 from heal.speed import Speed
@@ -44,7 +42,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def strict(text: str) -> dict[str, Any]:
+def strict_json(text: str) -> dict[str, Any]:
     """Parse strict JSON: one value, without NaN or Infinity."""
 
     def refuse(name: str) -> None:
@@ -78,7 +76,7 @@ def test_run(picture: str) -> None:
 def test_run_json(picture: str) -> None:
     method = HEAL(alpha=0.6, interval=2, masking="zero")
     expected = VLM.random().generate(picture, PROMPT, method=method, max_new_tokens=NEW)
-    found = strict(run(picture, "--json", "--method", "heal:interval=2,masking=zero", "--alpha", "0.6").stdout)
+    found = strict_json(run(picture, "--json", "--method", "heal:interval=2,masking=zero", "--alpha", "0.6").stdout)
     assert found["model"] == "random"
     assert found["method"] == "heal"
     assert found["options"] == method.options()
@@ -94,7 +92,7 @@ def test_run_json(picture: str) -> None:
 
 
 def test_infinite_options_are_valid_json(picture: str) -> None:
-    found = strict(run(picture, "--json", "--method", "heal:mad=inf,factor_limit=none").stdout)
+    found = strict_json(run(picture, "--json", "--method", "heal:mad=inf,factor_limit=none").stdout)
     assert found["options"]["factor_limit"] is None
     assert found["answer"]["fired"]["changes"] > 0
 
@@ -107,14 +105,14 @@ def test_compare(picture: str, method: str, same: bool) -> None:
     assert first == f"plain: {plain.text}"
     assert (second == f"heal:  {plain.text}") == same
     assert f"the plain model: {'the same' if same else 'a different'} answer" in result.stderr
-    found = strict(run(picture, "--compare", "--json", "--method", method).stdout)
+    found = strict_json(run(picture, "--compare", "--json", "--method", method).stdout)
     assert found["plain"]["token_ids"] == list(plain.token_ids)
     assert found["plain"]["fired"] is None
 
 
 def test_trace_is_saved(picture: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "trace.safetensors"
-    found = strict(run(picture, "--json", "--trace", str(path)).stdout)
+    found = strict_json(run(picture, "--json", "--trace", str(path)).stdout)
     trace = heal.Trace.load(path)
     assert trace.token_ids.tolist() == found["answer"]["token_ids"]
     assert (trace.steps, trace.text) == (NEW, found["answer"]["text"])
@@ -123,7 +121,7 @@ def test_trace_is_saved(picture: str, tmp_path: Path) -> None:
 
 def test_trace_of_another_method_is_saved(picture: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
-    found = strict(run(picture, "--json", "--method", "vcd", "--trace", str(path)).stdout)
+    found = strict_json(run(picture, "--json", "--method", "vcd", "--trace", str(path)).stdout)
     trace = heal.Trace.load(path)
     assert trace.token_ids.tolist() == found["answer"]["token_ids"]
     assert trace.logprobs.tolist() == pytest.approx(found["answer"]["logprobs"], rel=1e-6)
@@ -132,14 +130,14 @@ def test_trace_of_another_method_is_saved(picture: str, tmp_path: Path) -> None:
 
 def test_beams(picture: str) -> None:
     expected = VLM.random().generate(picture, PROMPT, method=HEAL(), max_new_tokens=NEW, num_beams=3)
-    found = strict(run(picture, "--json", "--num-beams", "3").stdout)
+    found = strict_json(run(picture, "--json", "--num-beams", "3").stdout)
     assert tuple(found["answer"]["token_ids"]) == expected.token_ids
 
 
 def test_checkpoint(picture: str, saved: str) -> None:
-    found = strict(run(picture, "--json", "--model", saved, "--device", "cpu", "--dtype", "float32").stdout)
+    found = strict_json(run(picture, "--json", "--model", saved, "--device", "cpu", "--dtype", "float32").stdout)
     assert found["model"] == saved
-    assert found["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
+    assert found["answer"]["token_ids"] == strict_json(run(picture, "--json").stdout)["answer"]["token_ids"]
 
 
 # ── heal analyze ──────────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +160,7 @@ def test_analyze(picture: str) -> None:
 
 def test_analyze_json(picture: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
-    found = strict(analyze(picture, "--json", "--trace", str(path)).stdout)
+    found = strict_json(analyze(picture, "--json", "--trace", str(path)).stdout)
     trace = heal.Trace.load(path)
     assert found["types"] == trace.types[0].tolist()
     assert found["counts"].keys() == TYPES
@@ -174,7 +172,7 @@ def test_analyze_json(picture: str, tmp_path: Path) -> None:
 
 
 def test_analyze_as_csv_and_markdown(picture: str) -> None:
-    found = strict(analyze(picture, "--json").stdout)
+    found = strict_json(analyze(picture, "--json").stdout)
     rows = list(csv.DictReader(io.StringIO(analyze(picture, "--format", "csv").stdout)))
     assert len(rows) == NEW * 48
     first = [row["type"] for row in rows if row["step"] == "0"]
@@ -185,61 +183,11 @@ def test_analyze_as_csv_and_markdown(picture: str) -> None:
 
 
 def test_analyze_some_layers(picture: str) -> None:
-    found = strict(analyze(picture, "--json", "--method", "heal:layers=2").stdout)
+    found = strict_json(analyze(picture, "--json", "--method", "heal:layers=2").stdout)
     assert found["counts"]["unknown"] == 40
     lines = analyze(picture, "--method", "heal:layers=2").stdout.splitlines()
     unknown = [line.split()[2] == "????????" for line in lines if line.startswith("  layer")]
     assert unknown == [True, True, False, True, True, True]
-
-
-# ── heal list ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_list_models() -> None:
-    found = strict(cli("list", "models", "--json").stdout)["models"]
-    assert [m["family"] for m in found] == [a.family for a in ARCHITECTURES]
-    alphas = {m["family"]: m["alpha"] for m in found}
-    assert (alphas["llava"], alphas["qwen2_5_vl"]) == (0.5, 0.4)
-    lines = cli("list", "models").stdout.splitlines()
-    assert len(lines) == len(ARCHITECTURES)
-    assert all(line.split()[0] == a.family for line, a in zip(lines, ARCHITECTURES, strict=True))
-    assert [line.endswith("(extra)") for line in lines] == [not a.core for a in ARCHITECTURES]
-
-
-def test_list_methods() -> None:
-    found = strict(cli("list", "methods", "--json").stdout)["methods"]
-    (entry,) = (m for m in found if m["name"] == "heal")
-    assert entry == {"name": "heal", "summary": HEAL.summary, "paper": HEAL.paper}
-    assert HEAL.summary in cli("list", "methods").stdout
-
-
-def test_list_options() -> None:
-    found = strict(cli("list", "methods", "--options", "--json").stdout)["methods"]
-    (entry,) = (m for m in found if m["name"] == "heal")
-    assert [o["name"] for o in entry["options"]] == [f.name for f in fields(HEAL)]
-    assert all(o["doc"] and o["type"] for o in entry["options"])
-    text = cli("list", "methods", "--options").stdout
-    assert all(f"  {o['name']} = {o['default']}\n      {o['doc']}" in text for o in entry["options"])
-
-
-def test_list_options_of_tasks() -> None:
-    found = strict(cli("list", "tasks", "--options", "--json").stdout)["tasks"]
-    for entry in found:
-        task: Any = available_tasks()[entry["name"]]
-        names = [f.name for f in fields(task) if f.name != "data"]
-        assert [o["name"] for o in entry["options"]] == names
-        assert all(o["doc"] for o in entry["options"])
-    (pope,) = (entry for entry in found if entry["name"] == "mini-pope")
-    assert {"name": "count", "type": "int", "default": "100", "doc": "Number of scenes."} in pope["options"]
-    assert "  count = 100\n      Number of scenes." in cli("list", "tasks", "--options").stdout
-
-
-def test_lists_as_csv_and_markdown() -> None:
-    rows = list(csv.DictReader(io.StringIO(cli("list", "methods", "--options", "--format", "csv").stdout)))
-    assert [r["name"] for r in rows if r["of"] == "heal"] == [f.name for f in fields(HEAL)]
-    lines = cli("list", "models", "--format", "md").stdout.splitlines()
-    assert lines[1] == "| --- | --- | --- | --- | --- |"
-    assert len([line for line in lines if line]) == len(ARCHITECTURES) + 2
 
 
 # ── heal speed ────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +201,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_speed_json(tiny: list[str]) -> None:
-    found = strict(cli(*tiny, "--batch", "2", "--layers", "3", "--json").stdout)
+    found = strict_json(cli(*tiny, "--batch", "2", "--layers", "3", "--json").stdout)
     assert found.keys() == {f.name for f in fields(Speed)}
     named = "plain_ms heal_ms reference_ms ratio reference_ratio refresh_ms extra_bytes_per_layer".split()
     assert all(isinstance(found[name], (int, float)) for name in named)
@@ -262,7 +210,7 @@ def test_speed_json(tiny: list[str]) -> None:
 
 
 def test_speed_without_the_reference(tiny: list[str]) -> None:
-    found = strict(cli(*tiny, "--no-reference", "--json").stdout)
+    found = strict_json(cli(*tiny, "--no-reference", "--json").stdout)
     assert found["reference_ms"] is found["reference_ratio"] is None
     table = cli(*tiny, "--no-reference").stdout
     assert "plain (sdpa)" in table
@@ -384,7 +332,10 @@ def test_successful_process(picture: str) -> None:
     ended = python("-m", "heal", "run", picture, PROMPT, "--model", "random", "--json", "--max-new-tokens", str(NEW))
     assert ended.returncode == 0
     assert "RANDOM weights" in ended.stderr
-    assert strict(ended.stdout)["answer"]["token_ids"] == strict(run(picture, "--json").stdout)["answer"]["token_ids"]
+    assert (
+        strict_json(ended.stdout)["answer"]["token_ids"]
+        == strict_json(run(picture, "--json").stdout)["answer"]["token_ids"]
+    )
 
 
 def test_failing_process(picture: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary
-from heal.cli.output import Format, Table, chosen_format, drawn, emit, emit_csv, markdown, note, say, show
+from heal.cli.output import Format, Table, chosen_format, draw, emit, emit_csv, markdown, note, say, show
 from heal.cli.summary import print_summary
 from heal.errors import ConfigError
 from heal.studies.comparison import ComparisonRow
@@ -135,7 +135,7 @@ def test_csv_is_escaped_only_in_a_terminal(monkeypatch, capsys) -> None:
 def test_wide_tables_are_split() -> None:
     table = Table(["name", *(f"figure {i}" for i in range(9))], [["z" * 100, *(["1234567890"] * 9)]])
     for columns in (40, 60, 80):
-        text = drawn(table, columns)
+        text = draw(table, columns)
         assert max(map(len, text.splitlines())) <= columns
         assert text.count("1234567890") == 9
         assert text.count("z") % 100 == 0

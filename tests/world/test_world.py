@@ -151,8 +151,8 @@ def test_statistics_are_probabilities() -> None:
     assert stats.weights.sum() == pytest.approx(1)
     assert ((stats.chances >= 0) & (stats.chances < 1)).all()
     assert stats.chances.shape[1] == len(NAMES)
-    assert np.allclose(stats.together, stats.together.T)
-    assert (np.diag(stats.together) == stats.marginal).all()
+    assert np.allclose(stats.joint, stats.joint.T)
+    assert (np.diag(stats.joint) == stats.marginal).all()
 
 
 def test_longest_name_wins() -> None:

@@ -14,8 +14,10 @@ from heal.cli.progress import progress
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from heal.cli.progress import Report
+    from heal.methods.equilibrium import Equilibrium
     from heal.studies.objects import Find, Labelled
 
 
@@ -41,7 +43,6 @@ def calibrate(
 ) -> None:
     """Measure the visual share of every head at correct object names, for heal:alpha=auto and heal:alpha=profile."""
     from heal.methods import HEAL, parse
-    from heal.methods.equilibrium import FEWEST
     from heal.studies.equilibrium import measure_equilibrium
 
     output = chosen_format(form, as_json)
@@ -51,29 +52,28 @@ def calibrate(
         raise ConfigError(f"only heal has an equilibrium, not {chosen.name}")
     source, find, data = _source(pictures, limit)
     vlm = common.load(model, dtype, device, allow_incomplete)
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        report("describing images", done, len(source))
-
+    measured = replace(chosen, calibrate=False)
     with progress("images") as report:
-        report("describing images", 0, len(source))
-        found = measure_equilibrium(
-            vlm,
-            source,
-            replace(chosen, calibrate=False),
-            batch_size,
-            max_new_tokens,
-            find,
-            data,
-            advance,
-        )
+        images = _reported(source, report)
+        found = measure_equilibrium(vlm, images, measured, batch_size, max_new_tokens, find, data)
     try:
         found.save(out)
     except OSError as error:
         raise ConfigError(f"the equilibrium cannot be written to {out}: {error.strerror}") from error
+    _print(found, out, f"{len(source)} images ({data})", output)
+
+
+def _reported(source: Sequence[Labelled], report: Report) -> Iterator[Labelled]:
+    """The images, with a progress report for each one taken."""
+    report("describing images", 0, len(source))
+    for done, image in enumerate(source, 1):
+        report("describing images", done, len(source))
+        yield image
+
+
+def _print(found: Equilibrium, out: Path, data: str, output: Format) -> None:
+    from heal.methods.equilibrium import FEWEST
+
     facts: dict[str, Any] = {
         "mean": found.mean,
         "heads_with_a_median": int((found.counts >= FEWEST).sum()),
@@ -89,7 +89,7 @@ def calibrate(
     if output is Format.md:
         return show(Table(("", "value"), [(name, str(value)) for name, value in facts.items()]), output)
     say(f"equilibrium: {found.mean:.3f}, the mean visual share of the synergy heads at correctly named objects")
-    say(f"measured at {facts['correct_names']} correct names of {facts['names']} in {len(source)} images ({data})")
+    say(f"measured at {facts['correct_names']} correct names of {facts['names']} in {data}")
     note(f"use it with --method heal:alpha=auto,profile={out} or heal:alpha=profile,profile={out}")
 
 

@@ -54,10 +54,10 @@ def compare(
     common.check_writable(out, "the run", folder=True)
     require("matplotlib", "pandas")
     from heal.bench.run.names import methods_from, tasks_from
-    from heal.bench.run.plan import chosen as asked
+    from heal.bench.run.plan import select_samples
     from heal.bench.run.runner import Settings, run
-    from heal.bench.tasks.image_presence import with_images
-    from heal.cli.evaluate import bar
+    from heal.bench.tasks.image_presence import samples_with_images
+    from heal.cli.evaluate import answer_progress
     from heal.studies.comparison import cells, comparison_rows, csv_rows, markdown, published
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
@@ -67,9 +67,10 @@ def compare(
     texts = names if data is not None else [f"mini-{name}:{options}" for name in names]
     chosen = published() if methods == "all" else methods_from([methods])
     settings, made = Settings(limit, seed, batch_size, prefix_cache=prefix_cache), tasks_from(texts, data)
-    with_images(asked(made, limit))  # check before loading the model, which may take minutes
+    # check the images before loading the model, which may take minutes
+    samples_with_images(select_samples(made, limit))
     vlm = common.load(model, dtype, device, allow_incomplete)
-    with bar(True) as watch:
+    with answer_progress(True) as watch:
         summary = run(vlm, made, chosen, out, settings, resume=resume, watch=watch)
     table = comparison_rows(summary)
     write(table, out)

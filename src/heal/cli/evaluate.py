@@ -71,10 +71,10 @@ def evaluate(
     output = chosen_format(form, as_json)
     common.check_writable(out, "the run", folder=True)
     from heal.bench.run.names import methods_from, tasks_from
-    from heal.bench.run.plan import chosen
+    from heal.bench.run.plan import select_samples
     from heal.bench.run.runner import Settings, run
     from heal.bench.run.shard import Shard
-    from heal.bench.tasks.image_presence import with_images
+    from heal.bench.tasks.image_presence import samples_with_images
     from heal.cli.summary import print_summary
     from heal.engine.decoding import parse_options
 
@@ -83,11 +83,13 @@ def evaluate(
     if settings.sampled and batch_size > 1:
         note("sampling: each sample is answered alone with its own seed, so the batch size is ignored")
     methods, tasks = methods_from(method or ["plain,heal"]), tasks_from(task, data)
-    with_images(chosen(tasks, limit), skip_missing)  # check before loading the model, which may take minutes
+    samples_with_images(
+        select_samples(tasks, limit), skip_missing
+    )  # check before loading the model, which may take minutes
     shard = Shard.current()
     try:
         vlm = common.load(model, dtype, device or shard.device, allow_incomplete)
-        with bar(shard.main) as watch:
+        with answer_progress(shard.main) as watch:
             summary = run(vlm, tasks, methods, out, settings, resume=resume, watch=watch, shard=shard)
     except KeyboardInterrupt:
         note(f"finished answers are in {out}: run the same command with --resume to continue")
@@ -102,7 +104,7 @@ def evaluate(
 
 
 @contextmanager
-def bar(shown: bool) -> Iterator[Watch]:
+def answer_progress(shown: bool) -> Iterator[Watch]:
     """Show the number of answers, their rate and the remaining time on standard error."""
     with progress("answers", shown) as report:
 

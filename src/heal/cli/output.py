@@ -90,7 +90,7 @@ def show(table: Table, form: Format = Format.table) -> None:
     """Print a table for a terminal or as Markdown."""
     if table.title:
         say(f"**{markdown_cell(table.title)}**\n" if form is Format.md else table.title)
-    print(markdown(table) if form is Format.md else drawn(table, width()))
+    print(markdown(table) if form is Format.md else draw(table, width()))
 
 
 def markdown(table: Table) -> str:
@@ -104,7 +104,7 @@ def width() -> int:
     return max(MIN_WIDTH, shutil.get_terminal_size((80, 24)).columns)
 
 
-def drawn(table: Table, columns: int) -> str:
+def draw(table: Table, columns: int) -> str:
     """Draw a table with borders. Wide tables are split or wrapped, never truncated."""
     from rich.console import Console
     from rich.table import Table as RichTable

@@ -99,11 +99,11 @@ class _Experiments:
 
     def _run(self, plan: Plan) -> Summary:
         from heal.bench.run.runner import Settings, run
-        from heal.cli.evaluate import bar
+        from heal.cli.evaluate import answer_progress
 
         note(f"{plan.name}: {len(plan.methods)} methods on {', '.join(plan.tasks)}, {plan.images} images")
         settings, folder = Settings(batch_size=self.batch_size, prefix_cache=True), self.out / plan.name
-        with bar(True) as watch:
+        with answer_progress(True) as watch:
             return run(self.vlm, plan.create_tasks(), plan.methods, folder, settings, resume=True, watch=watch)
 
 

@@ -150,7 +150,7 @@ def document(found: Findings) -> str:
             parts += [f"## {title}", ""]
         for name, intro in there:
             run = found.runs[name]
-            text = intro.format(images=_images(run), answers=_counted(run), best=found.best)
+            text = intro.format(images=_images(run), answers=_answer_counts(run), best=found.best)
             parts += [text, "", *(_settings(run) if name == "tuned-natural" else []), table(run.summary)]
             if name in PLOTS:
                 file, caption = PLOTS[name]
@@ -252,7 +252,7 @@ def table(summary: Summary) -> str:
     return markdown(comparison_rows(summary))
 
 
-def _counted(run: StoredRun) -> str:
+def _answer_counts(run: StoredRun) -> str:
     first: dict[str, Row] = {}
     for row in run.summary.rows:
         first.setdefault(row.task, row)

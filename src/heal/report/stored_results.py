@@ -12,7 +12,7 @@ from typing import Any
 from heal import strict_json
 from heal.atomic_write import atomic_write
 from heal.bench.run.folder import Folder
-from heal.bench.run.runner import described
+from heal.bench.run.runner import method_options
 from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary, summarise
 from heal.bench.tasks.base import Task
@@ -46,7 +46,7 @@ class StoredRun:
             name: {"name": task["name"], "options": current_options(task["name"], task["options"])}
             for name, task in there.items()
         }
-        return own == json_values(asked) and self.configuration["methods"] == json_values(described(methods))
+        return own == json_values(asked) and self.configuration["methods"] == json_values(method_options(methods))
 
 
 def load_finished(path: Path) -> StoredRun | None:
@@ -54,7 +54,7 @@ def load_finished(path: Path) -> StoredRun | None:
     folder = Folder(path)
     if not (path / "run.json").exists():
         return None
-    described, summary = folder.described(), summarise(folder)
+    described, summary = folder.description(), summarise(folder)
     return None if summary.missing else StoredRun(described["configuration"], described["environment"], summary)
 
 

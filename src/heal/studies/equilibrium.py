@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,17 +59,10 @@ def measure_equilibrium(
     max_new_tokens: int = 128,
     find: Find = mentions,
     data: str = "",
-    progress: Callable[[], object] = lambda: None,
 ) -> Equilibrium:
     """Measure the equilibrium at the correctly named objects in the plain model's descriptions."""
     method = method or HEAL(calibrate=False)
-
-    def seen() -> Iterator[Labelled]:
-        for picture in pictures:
-            progress()
-            yield picture
-
-    names = [t for ts in describe(vlm, seen(), method, batch, max_new_tokens, find) for t in ts]
+    names = [t for ts in describe(vlm, pictures, method, batch, max_new_tokens, find) for t in ts]
     right = [t for t in names if t.correct]
     if not right:
         raise DataError("the model named none of the objects in these images, so there is nothing to measure")

@@ -29,7 +29,7 @@ class Statistics:
         return self.weights @ self.chances
 
     @property
-    def together(self) -> np.ndarray:
+    def joint(self) -> np.ndarray:
         """P(a, b) for a ≠ b; the diagonal is the marginal."""
         joint = np.einsum("k,ki,kj->ij", self.weights, self.chances, self.chances)
         np.fill_diagonal(joint, self.marginal)

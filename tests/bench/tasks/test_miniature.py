@@ -8,7 +8,7 @@ import pytest
 
 from heal.bench import create
 from heal.bench.tasks.base import figures, unit_counts
-from heal.bench.tasks.miniature import absent_things
+from heal.bench.tasks.miniature import absent_objects
 from heal.world import View, World
 from heal.world.categories import INDEX, NAMES
 from heal.world.statistics import statistics
@@ -63,16 +63,16 @@ def test_pope_is_correct_and_balanced() -> None:
 def test_absent_objects_follow_the_recipe() -> None:
     stats, rng = statistics(), np.random.default_rng(0)
     objects = frozenset(("fork", "cup", "pizza", "person"))
-    popular = absent_things("popular", objects, ["fork", "cup", "pizza"], rng)
+    popular = absent_objects("popular", objects, ["fork", "cup", "pizza"], rng)
     ranked = sorted(set(NAMES) - objects, key=lambda n: -stats.marginal[INDEX[n]])
     assert popular == ranked[:3]
-    first, second, third = absent_things("adversarial", objects, ["fork", "cup", "pizza"], rng)
+    first, second, third = absent_objects("adversarial", objects, ["fork", "cup", "pizza"], rng)
     left = [n for n in NAMES if n not in objects]
-    assert first == max(left, key=lambda n: stats.together[INDEX["fork"], INDEX[n]])
+    assert first == max(left, key=lambda n: stats.joint[INDEX["fork"], INDEX[n]])
     assert len({first, second, third}) == 3
     left.remove(first)
-    assert second == max(left, key=lambda n: stats.together[INDEX["cup"], INDEX[n]])
-    drawn = {n for _ in range(200) for n in absent_things("random", objects, ["fork"], rng)}
+    assert second == max(left, key=lambda n: stats.joint[INDEX["cup"], INDEX[n]])
+    drawn = {n for _ in range(200) for n in absent_objects("random", objects, ["fork"], rng)}
     assert not drawn & objects
     assert len(drawn) > 50
 

@@ -11,11 +11,11 @@ import pytest
 
 from heal import VLM
 from heal.bench import create
-from heal.bench.run.plan import Settings, chosen
+from heal.bench.run.plan import Settings, select_samples
 from heal.bench.run.runner import run
 from heal.bench.tasks.base import Sample, figures
 from heal.bench.tasks.data_folder import survey
-from heal.bench.tasks.image_presence import presence, with_images
+from heal.bench.tasks.image_presence import presence, samples_with_images
 from heal.bench.tasks.pope import score_files
 from heal.cli import app as application
 from heal.errors import DataError, HealWarning, RunError
@@ -190,21 +190,25 @@ def data(tmp_path: Path) -> Path:
 
 def test_missing_images_are_reported_before_the_run(data: Path) -> None:
     tasks = {"pope": create("pope", data, splits="random")}
-    asked = chosen(tasks, None)
+    asked = select_samples(tasks, None)
     assert presence(asked["pope"]).total == 3
     with pytest.raises(
         DataError, match=r"pope: 1 of 3 images are missing: .*002\.jpg\. .*images=, or skip .*--skip-missi"
     ):
-        with_images(asked)
-    assert [s.id for s in with_images(asked, skip_missing=True)["pope"]] == ["random/1", "random/2", "random/3"]
+        samples_with_images(asked)
+    assert [s.id for s in samples_with_images(asked, skip_missing=True)["pope"]] == [
+        "random/1",
+        "random/2",
+        "random/3",
+    ]
     for path in (data / "images").iterdir():
         path.unlink()
     for skip in (False, True):
         with pytest.raises(DataError, match=r"3 of 3 images are missing: .*, .*, [^…]*images=$"):
-            with_images(asked, skip)
-    drawn = chosen({"mini": create("mini-pope", count=1)}, 3)
+            samples_with_images(asked, skip)
+    drawn = select_samples({"mini": create("mini-pope", count=1)}, 3)
     assert presence(drawn["mini"]).total == 0
-    assert with_images(drawn) == drawn
+    assert samples_with_images(drawn) == drawn
 
 
 def heal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *args: str) -> tuple[int, str, str]:
@@ -273,7 +277,7 @@ class Twice(Questions):
 
 def test_sample_ids_must_be_unique(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the id 1 occurs twice"):
-        chosen({"q": Twice(drawn(tmp_path, 1))}, None)
+        select_samples({"q": Twice(drawn(tmp_path, 1))}, None)
 
 
 def test_different_order_of_methods_is_refused(tmp_path: Path) -> None:

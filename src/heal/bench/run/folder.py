@@ -42,7 +42,7 @@ class Folder:
 
     # ── start and resume ──────────────────────────────────────────────────────────────────────────────────
 
-    def begin(
+    def start(
         self,
         configuration: Mapping[str, Any],
         environment: Mapping[str, Any],
@@ -60,11 +60,11 @@ class Folder:
             return
         if not resume:
             raise RunError(f"{self.path} exists already: give another folder, or resume the run in it")
-        self.tidy()
+        self.merge_records()
 
     def check(self, configuration: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Raise RunError unless the folder holds the same run."""
-        there = self.described()
+        there = self.description()
         if partial_fingerprint(there["configuration"].get("model", {}).get("weights")):
             raise RunError(
                 f"the run in {self.path} was started by an older version, which hashed only part of the weights, "
@@ -96,7 +96,7 @@ class Folder:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """run.json"""
         if not os.path.lexists(self.path / RUN):
             raise RunError(f"{self.path} is not a run: it has no {RUN}")
@@ -105,7 +105,7 @@ class Folder:
     def samples(self) -> dict[str, list[Sample]]:
         """The samples by task, in the order of the task and without images, exactly as the run started."""
         found = read_samples(self.path / SAMPLES, ImageNotStored())
-        tasks = self.described()["configuration"]["tasks"]
+        tasks = self.description()["configuration"]["tasks"]
         for name, task in tasks.items():
             own = found.get(name, [])
             if len(own) != task["samples"] or fingerprint(own) != task["fingerprint"]:
@@ -136,7 +136,7 @@ class Folder:
 
     def _check_known(self, records: Iterable[Key]) -> None:
         """Refuse records of unknown tasks, methods or samples, which would silently be ignored."""
-        methods = self.described()["configuration"]["methods"]
+        methods = self.description()["configuration"]["methods"]
         known = {task: {sample.id for sample in own} for task, own in self.samples().items()}
         for key in records:
             if key.task not in known:
@@ -162,7 +162,7 @@ class Folder:
         path = self.path / (RECORDS if shard is None else f"records-{shard:03d}.jsonl")
         return Appender(path, read(path)[1])
 
-    def tidy(self) -> None:
+    def merge_records(self) -> None:
         """Merge all records into one file. If interrupted, records may be repeated but none is lost."""
         with _using(self.path):
             for path in self.path.glob(f".*{PART}"):  # left by a writer that was killed

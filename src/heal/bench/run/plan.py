@@ -69,7 +69,7 @@ class Batch:
     samples: tuple[Sample, ...]
 
 
-def chosen(tasks: Mapping[str, Task], limit: int | None) -> dict[str, tuple[Sample, ...]]:
+def select_samples(tasks: Mapping[str, Task], limit: int | None) -> dict[str, tuple[Sample, ...]]:
     """The first samples of every task, after checking that their ids can be stored."""
     found = {name: tuple(task.samples())[:limit] for name, task in tasks.items()}
     for name, samples in found.items():

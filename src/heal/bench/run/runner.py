@@ -13,12 +13,12 @@ from heal.bench.run import environment
 from heal.bench.run.answering import Progress, Watch, Work
 from heal.bench.run.folder import Folder
 from heal.bench.run.names import Methods, Tasks, named_methods, named_tasks
-from heal.bench.run.plan import Settings, batches, chosen
+from heal.bench.run.plan import Settings, batches, select_samples
 from heal.bench.run.shard import Shard
 from heal.bench.score.summary import Summary, rescore, summarise
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Sample, Task, fingerprint
-from heal.bench.tasks.image_presence import presence, with_images
+from heal.bench.tasks.image_presence import presence, samples_with_images
 from heal.errors import HealWarning, RunError
 from heal.methods import Method
 from heal.vlm import VLM
@@ -46,11 +46,11 @@ def run(
     by_task, by_method = named_tasks(tasks), named_methods(methods)
     for method in by_method.values():
         check(vlm, method)
-    asked = chosen(by_task, settings.limit)
-    samples = with_images(asked, settings.skip_missing)
+    asked = select_samples(by_task, settings.limit)
+    samples = samples_with_images(asked, settings.skip_missing)
     left_out = {name: len(asked[name]) - len(own) for name, own in samples.items()}
     for name, task in by_task.items():
-        lost = f"{presence(asked[name]).words()}. {left_out[name]} of {len(asked[name])} samples are skipped"
+        lost = f"{presence(asked[name]).description()}. {left_out[name]} of {len(asked[name])} samples are skipped"
         for remark in [lost] * (left_out[name] > 0) + task.remarks(samples[name]):
             warnings.warn(f"{name}: {remark}", HealWarning, stacklevel=2)
     size = 1 if settings.sampled else settings.batch_size
@@ -62,14 +62,14 @@ def run(
     folder = Folder(Path(out))
     with folder.locked() if shard.main else nullcontext():
         if shard.main:
-            folder.begin(configuration, surroundings, samples, resume)
+            folder.start(configuration, surroundings, samples, resume)
         shard.wait()
         folder.check(configuration, surroundings)
         work = Work(vlm, by_task, by_method, settings, folder)
         work.answer(shard.share(every), None if shard.count == 1 else shard.index, watch)
         shard.wait()
         if shard.main:
-            folder.tidy()
+            folder.merge_records()
             summary = rescore(folder.path, tasks=by_task)
         shard.wait()
     summary = summary if shard.main else summarise(folder, tasks=by_task)
@@ -121,12 +121,12 @@ def describe(
             }
             for name, task in tasks.items()
         },
-        "methods": described(methods),
+        "methods": method_options(methods),
         **{name: value for name, value in asdict(settings).items() if name != "skip_missing"},
     }
 
 
-def described(methods: Mapping[str, Method | None]) -> dict[str, Any]:
+def method_options(methods: Mapping[str, Method | None]) -> dict[str, Any]:
     """Methods by name with all their options. None is the plain model."""
     return {
         name: None if method is None else {"name": method.name, "options": method.options()}

@@ -114,7 +114,7 @@ def summarise(
     against: str | None = None,
 ) -> Summary:
     """Like `rescore`, without writing. `against` replaces the first method as the reference of comparisons."""
-    described = folder.described()
+    described = folder.description()
     configuration = described["configuration"]
     samples, records = folder.samples(), folder.records()
     methods = list(configuration["methods"])
@@ -165,47 +165,60 @@ def _rows(
     seed: int,
 ) -> list[Row]:
     found: list[Row] = []
-    first: dict[str, Record] = {}
-    first_parses: Parses = {}
+    first: _Answers | None = None
     for method in methods:
         own = {s.id: r for s in samples if (r := records.get(Key(name, method, s.id))) is not None}
         answered = {id: record for id, record in own.items() if record.error is None}
         parses = {s.id: _parse(task, s, answered[s.id].text or "", ask) for s in samples if s.id in answered}
-        counts = unit_counts(task, samples, parses)
-        is_first = method == methods[0]
-        if is_first:
-            first, first_parses = answered, parses
-        firings = [record.fired for record in answered.values() if record.fired is not None]
-        if firings and len(firings) < len(answered):
-            raise RunError(
-                f"some records of {shortened(method)} on {shortened(name)} lack `fired`: the run is damaged"
-            )
-        speed = _speed(answered, first)
-        found.append(
-            Row(
-                task=name,
-                method=method,
-                headline=task.headline,
-                higher_is_better=task.higher_is_better,
-                answered=len(answered),
-                failed=len(own) - len(answered),
-                missing=len(samples) - len(own),
-                figures=_figures(task, counts, seed),
-                differences=None if is_first else _differences(task, samples, first_parses, parses, seed),
-                changed=None if is_first else sum(r.text != first[i].text for i, r in answered.items() if i in first),
-                fired=sum(f["steps"] > 0 for f in firings) if firings else None,
-                reason=next((f["reason"] for f in firings if f["steps"] == 0), None),
-                yes_ratio=_yes_ratio(parses),
-                mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
-                seconds=sum((r.seconds for r in answered.values()), start=0.0) if answered else math.nan,
-                seconds_per_token=speed["seconds_per_token"],
-                time_ratio=speed["time_ratio"],
-                memory=max((r.memory for r in answered.values()), default=0),
-                note=task.note(parses.values()),
-                first_error=next((record.error for record in own.values() if record.error is not None), None),
-            )
-        )
+        mine = _Answers(method, own, answered, parses)
+        found.append(_row(name, task, samples, mine, first, seed))
+        first = first or mine
     return found
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The records of one method on one task."""
+
+    method: str
+    own: Mapping[str, Record]
+    answered: Mapping[str, Record]
+    """Without failed samples."""
+    parses: Parses
+
+
+def _row(name: str, task: Task, samples: Sequence[Sample], mine: _Answers, first: _Answers | None, seed: int) -> Row:
+    """The results of a method; `first` is the method to compare with, None for the first method itself."""
+    answered, parses = mine.answered, mine.parses
+    firings = [record.fired for record in answered.values() if record.fired is not None]
+    if firings and len(firings) < len(answered):
+        raise RunError(
+            f"some records of {shortened(mine.method)} on {shortened(name)} lack `fired`: the run is damaged"
+        )
+    before = first.answered if first else {}
+    speed = _speed(answered, before if first else answered)
+    return Row(
+        task=name,
+        method=mine.method,
+        headline=task.headline,
+        higher_is_better=task.higher_is_better,
+        answered=len(answered),
+        failed=len(mine.own) - len(answered),
+        missing=len(samples) - len(mine.own),
+        figures=_figures(task, unit_counts(task, samples, parses), seed),
+        differences=_differences(task, samples, first.parses, parses, seed) if first else None,
+        changed=sum(r.text != before[i].text for i, r in answered.items() if i in before) if first else None,
+        fired=sum(f["steps"] > 0 for f in firings) if firings else None,
+        reason=next((f["reason"] for f in firings if f["steps"] == 0), None),
+        yes_ratio=_yes_ratio(parses),
+        mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
+        seconds=sum((r.seconds for r in answered.values()), start=0.0) if answered else math.nan,
+        memory=max((r.memory for r in answered.values()), default=0),
+        note=task.note(parses.values()),
+        first_error=next((record.error for record in mine.own.values() if record.error is not None), None),
+        seconds_per_token=speed["seconds_per_token"],
+        time_ratio=speed["time_ratio"],
+    )
 
 
 def _yes_ratio(parses: Parses) -> float:

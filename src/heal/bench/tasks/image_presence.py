@@ -24,7 +24,7 @@ class Presence:
     def there(self) -> int:
         return self.total - len(self.missing)
 
-    def words(self) -> str:
+    def description(self) -> str:
         shown = ", ".join(map(str, self.missing[:SHOWN])) + (", …" if len(self.missing) > SHOWN else "")
         return f"{len(self.missing)} of {self.total} images are missing: {shown}"
 
@@ -46,13 +46,17 @@ def presence(samples: Sequence[Sample]) -> Presence:
     return Presence(len(pictures), tuple(path for path in missing if path is not None))
 
 
-def with_images(samples: Mapping[str, Sequence[Sample]], skip_missing: bool = False) -> dict[str, tuple[Sample, ...]]:
+def samples_with_images(
+    samples: Mapping[str, Sequence[Sample]], skip_missing: bool = False
+) -> dict[str, tuple[Sample, ...]]:
     """Keep the samples whose images exist. Missing images are an error unless `skip_missing`."""
     found: dict[str, tuple[Sample, ...]] = {}
     for name, own in samples.items():
         seen = presence(own)
         if seen.missing and not (skip_missing and seen.there):
             skip = ", or skip these samples (--skip-missing; in Python: skip_missing=True)" if seen.there else ""
-            raise DataError(f"{name}: {seen.words()}. Add them, or give their folder with the option images={skip}")
+            raise DataError(
+                f"{name}: {seen.description()}. Add them, or give their folder with the option images={skip}"
+            )
         found[name] = tuple(s for s in own if missing_file(s.picture) is None) if seen.missing else tuple(own)
     return found

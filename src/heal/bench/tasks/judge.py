@@ -137,7 +137,7 @@ class Judge:
 
     def __call__(self, prompt: Prompt) -> Reply:
         """Return the cached reply, or request one. Failures are not cached and have no text."""
-        known = self._known(prompt)
+        known = self._cached(prompt)
         if known is not None:
             return known
         if self._failed >= self.options.give_up:
@@ -145,7 +145,7 @@ class Judge:
         reply = self._asked(prompt)
         self._failed = self._failed + 1 if reply.text is None else 0
         if reply.text is not None:
-            self._keep(prompt, reply)
+            self._store(prompt, reply)
         return reply
 
     # ── the endpoint ──────────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +224,7 @@ class Judge:
         settings = [prompt.system, prompt.text, self.options.temperature, self.options.max_tokens]
         return self.cache / folder / f"{_digest(json.dumps(settings))}.json"
 
-    def _known(self, prompt: Prompt) -> Reply | None:
+    def _cached(self, prompt: Prompt) -> Reply | None:
         path = self.place(prompt)
         try:
             record = strict_json.parse(path.read_text(encoding="utf-8")) if path else None
@@ -235,7 +235,7 @@ class Judge:
             return None
         return Reply(text, cached=True, cut=record.get("cut") is True, judge=self.options.model)
 
-    def _keep(self, prompt: Prompt, reply: Reply) -> None:
+    def _store(self, prompt: Prompt, reply: Reply) -> None:
         path = self.place(prompt)
         if path is None:
             return

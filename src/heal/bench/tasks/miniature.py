@@ -83,10 +83,10 @@ class Miniature(Task):
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
-        return grouped_by_unit(self.make(), self.name)
+        return grouped_by_unit(self.create_samples(), self.name)
 
     @abstractmethod
-    def make(self) -> Sequence[Sample]:
+    def create_samples(self) -> Sequence[Sample]:
         """All samples, in order."""
 
     def samples(self) -> Sequence[Sample]:
@@ -112,7 +112,7 @@ class MiniPope(Miniature):
         pope.check_choice("parser", self.parser, pope.PARSERS)
         pope.check_splits(self.splits, pope.SPLITS)
 
-    def make(self) -> list[Sample]:
+    def create_samples(self) -> list[Sample]:
         return [s for index in range(self.count) for s in self._of(index, self.world.scene(index))]
 
     def _of(self, index: int, view: View) -> list[Sample]:
@@ -122,7 +122,7 @@ class MiniPope(Miniature):
         for split in self.splits:
             rng = self.rng(view, POPE)
             present = [str(name) for name in rng.permutation(sorted(view.objects))[:EACH]]
-            absent = absent_things(split, view.objects, present, rng)
+            absent = absent_objects(split, view.objects, present, rng)
             for name in (n for pair in zip(present, absent, strict=True) for n in pair):
                 splits.setdefault(name, []).append(split)
         found = []
@@ -145,7 +145,9 @@ class MiniPope(Miniature):
         return pope.split_score(self.splits, totals)
 
 
-def absent_things(split: str, objects: frozenset[str], present: Sequence[str], rng: np.random.Generator) -> list[str]:
+def absent_objects(
+    split: str, objects: frozenset[str], present: Sequence[str], rng: np.random.Generator
+) -> list[str]:
     """Choose `len(present)` absent objects: random ones, the most frequent ones, or those that most often co-occur
     with each present object."""
     absent = [name for name in NAMES if name not in objects]
@@ -155,10 +157,10 @@ def absent_things(split: str, objects: frozenset[str], present: Sequence[str], r
     if split == "popular":
         return sorted(absent, key=lambda name: -stats.marginal[INDEX[name]])[: len(present)]
     chosen: list[str] = []
-    together = stats.together
+    joint = stats.joint
     for name in present:
         left = [other for other in absent if other not in chosen]
-        chosen.append(max(left, key=lambda other: together[INDEX[name], INDEX[other]]))
+        chosen.append(max(left, key=lambda other: joint[INDEX[name], INDEX[other]]))
     return chosen
 
 
@@ -172,7 +174,7 @@ class MiniChair(Miniature):
     headline: ClassVar[str] = "chair_s"
     higher_is_better: ClassVar[bool] = False
 
-    def make(self) -> list[Sample]:
+    def create_samples(self) -> list[Sample]:
         views = [(index, self.world.scene(index)) for index in range(self.count)]
         return [self.sample(i, "", chair.PROMPT, {"objects": sorted(view.objects)}) for i, view in views]
 
@@ -205,7 +207,7 @@ class MiniMme(Miniature):
         pope.check_choice("parser", self.parser, pope.PARSERS)
         pope.check_splits(self.subtasks, TOPICS)
 
-    def make(self) -> list[Sample]:
+    def create_samples(self) -> list[Sample]:
         return [sample for subtask in self.subtasks for sample in self._of(subtask)]
 
     def _of(self, subtask: str) -> list[Sample]:
