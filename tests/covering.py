@@ -1,8 +1,8 @@
 """A covering design: in place of every method × every architecture, each of both at least once.
 
 A law that is parametrised over both has one test per pair. `make test` runs a part of them in which every method and
-every architecture occurs; each law takes another part, so the laws together reach most pairs. `make test-all` runs the
-whole product.
+every architecture occurs; each law takes another part, so the laws together reach most pairs. `make test-all` runs
+the whole product.
 """
 
 import zlib
