@@ -1,4 +1,4 @@
-"""Key/value caches: taking back the last position, and following the rows when beams move."""
+"""KV caches: crop the last positions, and follow the rows when beams move."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW_CHANGES = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave
 
 
 def prepare(cache: Cache, prompt_length: int) -> bool:
-    """Make sure, before the prompt is read, that its last position can be taken back.
+    """Check, before the prompt is read, that its last position can be removed again.
 
     Returns whether sliding windows recorded their past already, and should go on with it.
     """
@@ -47,13 +47,13 @@ def prepare(cache: Cache, prompt_length: int) -> bool:
 
 
 def cut_back(cache: Cache, positions: int = 1, record: bool = False) -> None:
-    """Remove the last positions. `record`: sliding windows go on recording, so that more can be removed later."""
+    """Remove the last positions. `record`: sliding windows keep recording, so that more can be removed later."""
     for layer in cache.layers:
         crop_layer(layer, positions, record)
 
 
 def check_crop(cache: Cache, positions: int) -> None:
-    """Refuse a crop that transformers would refuse, or make too short without a word."""
+    """Refuse a crop that transformers would refuse, or would silently get wrong."""
     if positions < 0:
         raise UnsupportedError("crop takes the number of positions to remove as a negative number: cache.crop(-2)")
     for layer in cache.layers if positions else ():
@@ -75,7 +75,7 @@ def check_crop(cache: Cache, positions: int) -> None:
 
 
 def follow(cache: Cache, on_rows: Callable[[list[int]], None], on_crop: Callable[[int], None]) -> None:
-    """Report changes of the cache from outside; undone by `unfollow`.
+    """Report changes of the cache to these functions, until `unfollow`.
 
     `on_rows` gets the source row of each new row, `on_crop` the number of positions removed at the end.
     """

@@ -1,4 +1,4 @@
-"""What a pass changed, by comparing what the plain model had with what the method gave back."""
+"""Compare the values of the plain model with those that the method returned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heal.analysis.split import Partial, merge
 from heal.errors import UnsupportedError
 
 MERGED, RECOMPUTED = 4.0, 32.0
-"""Units of rounding that are no change: where one output was made from the parts of the other, and where the same
-attention was computed in another way."""
+"""Rounding differences that do not count as changes: for outputs computed from the same parts, and for the same
+attention computed in another way."""
 SHIFT = 1e-6
-"""Probability that has to move before a distribution counts as changed: softmax of fp32 scores is exact to 1e-7."""
+"""Smallest shift of probability that counts as a change. Softmax of fp32 scores is exact to 1e-7."""
 BEHIND = -1e9
-"""The score of a beam that does not exist yet, as transformers has it."""
+"""The score of a beam that does not exist yet, as in transformers."""
 
 
 def differ(
@@ -32,12 +32,12 @@ def differ(
 
 
 def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
-    """Total variation between two distributions: the share of probability that went elsewhere."""
+    """Total variation distance between two distributions."""
     return (new.softmax(-1) - old.softmax(-1)).abs().sum(-1) / 2
 
 
 class Changes:
-    """What one pass changed, by row. Head outputs are only noted: `totals` compares those of many passes at once."""
+    """The changes of one pass, by row. Head outputs are stored; `totals` compares those of many passes at once."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.shape = (rows, device)
@@ -66,7 +66,7 @@ class Changes:
 
 
 def totals(passes: Sequence[Changes]) -> Int[Tensor, "passes rows"]:
-    """How many values each of these passes, which have the same rows, changed in each row."""
+    """The number of changed values per pass and row. All passes have the same rows."""
     rows, device = passes[0].shape
     found = torch.zeros(len(passes), rows, dtype=torch.long, device=device)
     groups: dict[tuple[object, ...], list[tuple[int, Sequence[Partial], Tensor]]] = {}
@@ -114,20 +114,20 @@ class BeamScores:
         raise UnsupportedError("a cache cannot be cropped in the middle of transformers' beam search")
 
     def read(self, ids: Int[Tensor, "rows 1"]) -> None:
-        """The tokens that the beams went on with."""
+        """Read the tokens that continue the beams."""
         if self._last is not None and len(ids) == len(self.scores):
             self.scores = self.scores + self._last.gather(1, ids.to(self._last.device)).squeeze(1)
 
     def reranked(
         self, old: Float[Tensor, "rows vocabulary"], new: Float[Tensor, "rows vocabulary"]
     ) -> Bool[Tensor, " rows"]:
-        """Rows of samples whose candidates for the next step are others, or in another order."""
+        """Rows of samples whose candidates for the next step changed, or changed their order."""
         self._last = new.log_softmax(-1)
-        if len(new) != len(self.scores):  # rows that transformers made or dropped in a way of its own
+        if len(new) != len(self.scores):  # transformers added or dropped rows
             return moved(new, old) > SHIFT
         changed = (self._candidates(old.log_softmax(-1)) != self._candidates(self._last)).any(-1)
         return changed.repeat_interleave(self.beams) & (moved(new, old) > SHIFT)
 
     def _candidates(self, logprobs: Tensor) -> Tensor:
         flat = (self.scores[:, None] + logprobs).view(len(self.scores) // self.beams, -1)
-        return flat.topk(min(2 * self.beams, flat.shape[1])).indices  # as many as transformers looks at
+        return flat.topk(min(2 * self.beams, flat.shape[1])).indices  # as many as transformers considers

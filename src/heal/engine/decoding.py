@@ -1,4 +1,4 @@
-"""Options of generate() that may be chosen for a run, what each may be, and how they are written."""
+"""Options of generate() that a run may set, with their types, bounds and text form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heal.errors import ConfigError, shortened
 
 @dataclass(frozen=True)
 class Choice:
-    """What an option may be: a type, and bounds that belong to it unless they are open."""
+    """The type and the bounds of an option. Bounds are included unless they are open."""
 
     kind: type
     low: int | float = -math.inf
@@ -21,7 +21,7 @@ class Choice:
     open_low: bool = False
     open_high: bool = False
     word: str = ""
-    """A word that may stand for a value."""
+    """A word that is also accepted."""
 
     def parse(self, text: str, name: str) -> Any:
         if self.word and text.strip().lower() == self.word:
@@ -67,7 +67,7 @@ SAMPLING = {
     "epsilon_cutoff": CUTOFF,
     "eta_cutoff": CUTOFF,
 }
-"""What only matters with do_sample=true."""
+"""Options that have an effect with do_sample=true only."""
 
 OPTIONS: Mapping[str, Choice] = {
     "do_sample": Choice(bool),
@@ -90,7 +90,7 @@ OWN = {
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """`num_beams=3`, `do_sample=true`, `temperature=0.7`; each once."""
+    """Parse texts such as `num_beams=3`, `do_sample=true`, `temperature=0.7`. Each option may occur one time."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -105,7 +105,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse what generate() would refuse later, take for something else, or ignore."""
+    """Refuse options that generate() would refuse later, misread or ignore."""
     for name, value in options.items():
         _choice(name).check(value, name)
     if not options.get("do_sample") and (idle := [name for name in options if name in SAMPLING]):
@@ -127,7 +127,7 @@ TOKENS = ("eos_token_id", "pad_token_id", "bos_token_id")
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Of the options that are known here; generate() itself judges the others. None means that one is not given."""
+    """Check the options that are known here; generate() checks the others. None means not given."""
     for name, value in options.items():
         choice = OPTIONS.get(name) or BESIDES.get(name)
         if choice is not None and value is not None:

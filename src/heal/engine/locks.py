@@ -13,9 +13,9 @@ from typing import Any
 from heal.errors import BusyError, HealWarning
 
 PATIENCE = 30.0
-"""Seconds of waiting after which a warning says what is waited for."""
+"""Seconds of waiting before a warning explains the wait."""
 POLL = 0.05
-"""Seconds between two looks at whether a waiting call was cancelled."""
+"""Seconds between checks whether a waiting call was cancelled."""
 
 
 class ModelLock:
@@ -51,7 +51,7 @@ class ModelLock:
 
     @contextmanager
     def session(self, timeout: float | None = None, cancelled: threading.Event | None = None) -> Iterator[None]:
-        """No other thread uses the model meanwhile."""
+        """Use the model exclusively."""
         self.acquire(timeout, cancelled)
         try:
             yield
@@ -66,7 +66,7 @@ class ModelLock:
             self._depth += 1
 
     def release(self) -> None:
-        """From any thread: a `with` block may end in another one than it began in."""
+        """May be called from any thread: a `with` block can end in another thread than it began in."""
         with self._changed:
             self._depth -= 1
             if self._depth == 0:
@@ -76,7 +76,7 @@ class ModelLock:
 
     @contextmanager
     def call(self, timeout: float | None = None, cancelled: threading.Event | None = None) -> Iterator[None]:
-        """One generation; the session is entered for it if this thread does not have it."""
+        """Run one generation, in a session of its own if this thread has none."""
         began = time.monotonic()
         with self.session(timeout, cancelled):
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
@@ -95,7 +95,7 @@ class ModelLock:
 
     @contextmanager
     def turn(self, timeout: float | None = None, cancelled: threading.Event | None = None) -> Iterator[None]:
-        """A call that is not part of another: a callback of a generation cannot begin a second one."""
+        """Run a top-level call. A callback of a generation cannot start a second generation."""
         if self.calling:
             raise BusyError(
                 "this was called inside a generation of the same model, whose state it would overwrite: call "
@@ -105,7 +105,7 @@ class ModelLock:
             yield
 
     def settle(self) -> None:
-        """Wait until no other thread is in a call, and no guest is about to begin one."""
+        """Wait until no other thread is in a call and no guest is about to start one."""
         with self._changed:
             me = {threading.get_ident()}
             self._wait(lambda: {self._caller, *self._guests} - me <= {None}, None, None)
@@ -123,7 +123,7 @@ class ModelLock:
             self._changed.notify_all()
 
     def _wait(self, free: Callable[[], bool], timeout: float | None, cancelled: threading.Event | None) -> None:
-        """Until it is free. The condition is held by the caller, and given up while waiting."""
+        """Wait until the model is free. The caller holds the condition, which is released while waiting."""
         began, warned = time.monotonic(), False
         while not free():
             waited = time.monotonic() - began
@@ -157,6 +157,6 @@ _making = threading.Lock()
 
 
 def lock_of(model: Any) -> ModelLock:
-    """The lock of this model; one for all that use it."""
+    """The lock of this model, shared by all its users."""
     with _making:
         return _locks.setdefault(model, ModelLock())

@@ -27,18 +27,18 @@ class ResidualAdd:
     norm: nn.Module | None = None
 
     def added(self, output: Tensor) -> Tensor:
-        """What is added to the stream for this output of o_proj, in fp32."""
+        """The part that this output of o_proj adds to the residual stream, in fp32."""
         if self.norm is not None:
             output = _in_single_precision(self.norm, output)
         return output.float() * self.multiplier
 
 
 class _Stop(Exception):
-    """The layer is through with its attention."""
+    """Raised when the layer has finished its attention."""
 
 
 class _Known(nn.Module):
-    """Stands for the attention of a layer."""
+    """Takes the place of a layer's attention."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Known(nn.Module):
 
 
 class _Watched(nn.Module):
-    """Stands for another part of a layer, and notes what goes in and out once the attention is through."""
+    """Takes the place of another part of a layer, and records its input and output after the attention."""
 
     def __init__(self, part: nn.Module, attention: _Known, seen: list[tuple[nn.Module, Tensor, Tensor]]) -> None:
         super().__init__()
@@ -68,19 +68,19 @@ class _Watched(nn.Module):
 
 
 def _in_single_precision(part: nn.Module, hidden: Tensor) -> Tensor:
-    """Norms compute in fp32 whatever their weights are; those that refuse get the type of their weights."""
+    """Apply a norm in fp32, or in the dtype of its weights if it refuses fp32."""
     try:
         return part(hidden.float()).float()
     except RuntimeError:
         return part(hidden.to(next(part.parameters()).dtype)).float()
 
 
-# layer -> (what it was made of, answer): asking takes longer than attaching
+# layer -> (its parts, result): the probe takes longer than attaching
 _asked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ResidualAdd]] = weakref.WeakKeyDictionary()
 
 
 def residual_add(layer: nn.Module, attention: nn.Module, hidden_size: int) -> ResidualAdd:
-    """How this layer does it. UnsupportedError if its stream is not x + m·norm(a)."""
+    """The residual rule of this layer. UnsupportedError if it is not x + m·norm(a)."""
     numbers = {name: value for name, value in vars(layer).items() if isinstance(value, (int, float))}
     made_of = ([id(part) for part in layer.children()], id(type(layer)), numbers)
     known = _asked.get(layer)
@@ -111,7 +111,7 @@ def _ask(layer: nn.Module, attention: nn.Module, hidden_size: int) -> ResidualAd
 def _after_attention(
     layer: nn.Module, attention: nn.Module, stream: Tensor, output: Tensor
 ) -> tuple[nn.Module | None, Tensor, Tensor] | None:
-    """The norm of the attention's output, if there is one, what it gives, and the stream after it was added."""
+    """The norm of the attention output (or None), its result, and the stream after the addition."""
     known = _Known(output)
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
     probe = copy.copy(layer)  # shares everything but its list of parts, so the model is not touched

@@ -1,4 +1,4 @@
-"""Proof of effect: what a method changed, counted by the engine from values before and after."""
+"""Proof of effect: the engine compares values before and after the method, and counts the changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heal.engine.comparison import Changes, totals
 
 @dataclass(frozen=True)
 class Fired:
-    """Proof that a method did something: how often, to how many things, how strongly."""
+    """Proof of effect: the number of changed steps and values, and the size of the changes."""
 
     steps: int = 0
     """Steps at which at least one value was changed."""
@@ -23,9 +23,9 @@ class Fired:
     """Values that differ from the plain model's, summed over steps: head outputs, feed-forward outputs, next-token
     distributions, or tokens that a search chose against the likeliest one. Compared by the engine."""
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """How far the method moved each of its own quantities, mean over those it moved: |β − 1|, |γ − 1| …"""
+    """Mean change of each quantity of the method, over the values that changed: |β − 1|, |γ − 1| …"""
     reason: str | None = None
-    """Why nothing was changed, if nothing was."""
+    """The reason, if nothing was changed."""
 
     def __bool__(self) -> bool:
         return self.changes > 0
@@ -40,15 +40,15 @@ class Fired:
 
 
 class Tally:
-    """What was changed in one generation: a (2 + sizes, rows) tensor per step, in the rows of that step."""
+    """The changes of one generation: a (2 + sizes, rows) tensor per step, in the rows of that step."""
 
     PENDING = 32
-    """Steps that are summed up at once: a decoding step has better things to do."""
+    """Number of steps that are summed at once, to keep work out of the decoding step."""
     HELD = 8 * 2**20
-    """Bytes of outputs that may wait to be compared."""
+    """Largest size in bytes of outputs that wait to be compared."""
 
     def __init__(self, **neutral: float) -> None:
-        """The quantities that a method moves, and the value of each that changes nothing."""
+        """`neutral`: the method's quantities, each with the value that changes nothing."""
         self.neutral = neutral
         self.reason: str | None = None
         self.best: list[Tensor] = []
@@ -68,7 +68,7 @@ class Tally:
         self._values = values
 
     def count(self, changes: Changes) -> None:
-        """The pass is over: what it changed. Called by the engine alone."""
+        """Record the changes of a finished pass. Called by the engine only."""
         values, self._values = self._values, None
         rows, device = changes.shape
         if values is None:
@@ -82,7 +82,7 @@ class Tally:
                 self._sum_up()
 
     def crop(self, tokens: int) -> None:
-        """The passes that read the last `tokens` tokens were taken back. Called by the engine alone."""
+        """Remove the passes that read the last `tokens` tokens. Called by the engine only."""
         with self._lock:
             self._sum_up()
             del self._steps[-tokens:]
@@ -114,7 +114,7 @@ class Tally:
         self._held = 0
 
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
-        """Of one answer, whose token t was `ids[t]`, made in row `at[t]`."""
+        """The changes of one answer. Its token t is `ids[t]`, generated in row `at[t]`."""
         own_steps = self.steps
         steps = [s[:, r] for s, r in zip(own_steps, at, strict=False)]
         if not self.best:
@@ -131,7 +131,7 @@ def _shapes(entry: tuple[Changes, tuple[Tensor, ...]]) -> list[object]:
 
 
 class Tallies:
-    """Of all generations of an attachment. The latest are kept whole, the others as sums: a server may run on."""
+    """The tallies of all generations of an attachment. Older ones are reduced to sums, so memory stays bounded."""
 
     KEPT = 64
 
@@ -150,7 +150,7 @@ class Tallies:
                 self._steps, self._sums = self._steps + steps, _added(self._sums, sums)
 
     def fired(self) -> Fired:
-        """Over everything that was generated."""
+        """The sum over all generations."""
         with self._lock:
             reason = next((t.reason for t in reversed(self.latest) if t.reason), None)
             names = next((t.names for t in self.latest if t.names), self._names)
@@ -159,7 +159,7 @@ class Tallies:
 
 
 def _summed(tallies: Sequence[Tally]) -> tuple[int, Tensor]:
-    """Steps at which something was changed, and the sums of all columns."""
+    """The number of steps with changes, and the sums of all columns."""
     table = [step.sum(1).double().cpu() for tally in tallies for step in tally.steps]
     if not table:
         return 0, torch.zeros(0, dtype=torch.double)
@@ -168,7 +168,7 @@ def _summed(tallies: Sequence[Tally]) -> tuple[int, Tensor]:
 
 
 def _added(one: Tensor, other: Tensor) -> Tensor:
-    """Where one of them is empty, the other."""
+    """Add two results; an empty one adds nothing."""
     return one + other if len(one) == len(other) else one if len(one) else other
 
 
