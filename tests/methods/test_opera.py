@@ -12,7 +12,7 @@ from heal.errors import ConfigError, UnsupportedError
 from heal.methods import OPERA
 from heal.methods.opera import column_scores, mode, penalty
 from tests.known import known
-from tests.laws.conftest import ROWS, generate, inputs_of, model_of, run
+from tests.laws.conftest import ROWS, WINDOW, generate, inputs_of, model_of, run
 from tests.methods import slow_opera
 from tests.zoo import Row
 
@@ -62,6 +62,13 @@ def test_agrees_with_the_slow_implementation(name: str, rollback: int | None) ->
     expected, back = slow_opera.opera(model_of(name), batch, 9, method)
     assert out.tokens[0].tolist() == expected
     assert (back > 0) == (rollback is not None)
+
+
+def test_look_ahead_in_a_sliding_window() -> None:
+    """Candidates are taken back from a window that is shorter than the prompt."""
+    method, batch = OPERA(beams=2, candidates=3, start=0, rollback=None), inputs_of(WINDOW, ONE)
+    out = generate(model_of(WINDOW), batch, method, new=9)
+    assert out.tokens[0].tolist() == slow_opera.opera(model_of(WINDOW), batch, 9, method)[0]
 
 
 def test_roll_back_restores_and_forbids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Calls of generate() that cannot work: refused before any token is made."""
+"""Reject unsupported calls of generate() before the first token is generated."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of generate() asks for."""
+    """The arguments of a call of generate()."""
 
     beams: int
     copies: int
-    """Rows that one sample will have."""
+    """Number of rows per sample."""
     samples: int
-    """Prompts in the batch."""
+    """Number of prompts in the batch."""
 
 
 def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -15,14 +15,14 @@ from heal.engine.masks import valid_positions
 
 @dataclass(frozen=True)
 class PositionGroups:
-    """The groups of a model's positions, told by their tokens."""
+    """The position groups of a model, determined by token ids."""
 
     layout: Layout
     count: int
-    """How many groups are told apart: visual and language, and neutral if there are three."""
+    """Number of groups: visual and language, and neutral if there are three."""
 
     def of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, later: bool) -> Tensor:
-        """[rows, positions]; `later` if there was another turn before."""
+        """[rows, positions] of a prompt. `later`: it follows an earlier turn."""
         if ids is None:
             assert embeds is not None
             table = self.layout.model.get_input_embeddings()
@@ -43,7 +43,7 @@ class PositionGroups:
         return torch.tensor(columns, device=ids.device).T
 
     def of_tokens(self, ids: Tensor) -> list[int]:
-        """Of one generated token in each row."""
+        """The group of one generated token for each row."""
         if self.count <= NEUTRAL:
             return [LANGUAGE] * ids.shape[0]
         return [NEUTRAL if token in self.layout.special_ids else LANGUAGE for token in ids[:, 0].tolist()]

@@ -1,4 +1,4 @@
-"""The last position of a prompt, once more: the decoder's arguments for it alone."""
+"""Repeat the last position of a prompt: the decoder's arguments for that position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heal.engine.transformers_api import Cache
 
 
 def last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """The decoder's arguments for the last position alone."""
+    """The decoder's arguments for the last position only."""
     out = dict(kwargs)
     for name in ("inputs_embeds", "input_ids"):
         if out.get(name) is not None:
@@ -37,5 +37,5 @@ def last_position(kwargs: dict[str, Any], cache: Cache, kinds: tuple[str, ...]) 
 def _last_row(mask: Tensor | None, cache: Cache, layer: int) -> Tensor | None:
     if mask is None or mask.dim() != 4:
         return mask
-    length, _ = cache.get_mask_sizes(1, layer)  # a sliding layer sees less than when it read the whole prompt
+    length, _ = cache.get_mask_sizes(1, layer)  # a sliding layer has fewer keys than in the prompt pass
     return mask[:, :, -1:, -length:]

@@ -1,4 +1,4 @@
-"""What a method does during a generation: the callbacks of an attached method."""
+"""The callbacks of an attached method during a generation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ CHANGING = ("attention", "head_outputs", "residual", "project", "mlp_output", "f
 class Runtime(Generic[S]):
     """A method attached to a model. Override the callbacks that the method needs: an overridden callback is called.
 
-    `generation.branch` tells the model's own pass (empty) from the passes of the method's branches.
+    `generation.branch` is the name of the current branch, or empty in the model's own pass.
     """
 
     group_count: int = 2
     """Position groups: visual and language, and neutral if there are three."""
 
     repeats_last_position: bool = False
-    """Whether the last prompt position is run again, after it was analysed, before the first token is chosen."""
+    """Whether the last prompt position is run a second time before the first token is chosen."""
 
     last_position_only: bool = False
-    """Whether the layer callbacks leave all prompt positions but the last alone, so that the prefix cache serves."""
+    """Whether the layer callbacks use only the last prompt position, so that the prefix cache can be used."""
 
     needs_picture: bool = True
     """Whether the method does nothing while a prompt has no visual tokens."""
 
     branches: tuple[Branch, ...] = ()
-    """Passes beside the model's own."""
+    """Additional passes besides the model's own."""
 
     neutral: ClassVar[Mapping[str, float]] = {}
     """The quantities that the method moves (see `Tally.add`), and the value of each that changes nothing."""
 
     changes_output: bool = True
-    """Whether the method is meant to change anything. A method that only measures is not warned about."""
+    """Whether the method is meant to change anything. There is no warning for a method that only measures."""
 
     def overrides(self, name: str) -> bool:
         """Whether this method has its own version of a callback."""
@@ -61,14 +61,14 @@ class Runtime(Generic[S]):
         return {}
 
     def check_rows(self, samples: int, copies: int) -> None:
-        """Refuse a call with so many samples, or so many rows per sample, if the method cannot handle it."""
+        """Raise an error if the method does not support this number of samples, or of rows per sample."""
 
     def begin(self, generation: Generation[S], earlier: S | None) -> S:
-        """A prompt begins: the state for it. `earlier` is the state of the conversation's previous turn."""
+        """Create the state for a new prompt. `earlier` is the state of the conversation's previous turn."""
         return State()  # type: ignore[return-value]
 
     def before_pass(self, generation: Generation[S]) -> None:
-        """A forward pass begins."""
+        """Called before each forward pass."""
 
     # ── attention ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -106,7 +106,7 @@ class Runtime(Generic[S]):
         return None
 
     def after_pass(self, generation: Generation[S]) -> None:
-        """The decoder has run."""
+        """Called after each pass of the decoder."""
 
     def logits(self, generation: Generation[S], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         """The next-token logits [rows, vocabulary] in fp32, and those of the branches by name: the logits to use."""

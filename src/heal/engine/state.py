@@ -1,4 +1,4 @@
-"""What a method keeps during one generation."""
+"""The state of a method during one generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heal.engine.tally import Tally
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a method measured at one step: tensors [rows, layers, heads] by name, in the rows of that step."""
+    """The measurements of a method at one step: tensors [rows, layers, heads] by name, in the rows of that step."""
 
     values: Mapping[str, Tensor]
     refreshed: bool = False
@@ -35,12 +35,12 @@ class State:
         """One record per generated token, for methods that measure heads and were asked for a trace."""
 
     def select(self, rows: list[int]) -> None:
-        """Rows were reordered, dropped or repeated: row i is now what row `rows[i]` was."""
+        """Reorder, drop or repeat rows: the new row i is the old row `rows[i]`."""
         for name, value in self.rows.items():
             self.rows[name] = value.index_select(0, torch.tensor(rows, device=value.device))
 
     def crop(self, tokens: int) -> None:
-        """The last `tokens` generated tokens were taken back."""
+        """Remove the last `tokens` generated tokens."""
         if tokens > 0:
             del self.records[-tokens:]
             self.tally.crop(tokens)
