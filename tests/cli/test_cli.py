@@ -254,7 +254,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "no prompt": (["run", "PICTURE"], "heal run IMAGE PROMPT"),
     "empty prompt": (["run", "PICTURE", " "], "prompt 0 is empty"),
     "alpha": (["run", "PICTURE", PROMPT, "--alpha", "1.5"], "strictly between 0 and 1, not 1.5"),
-    "alpha of the demonstration": (["run", "--alpha", "0"], "strictly between 0 and 1"),
+    "alpha of the demo": (["run", "--alpha", "0"], "strictly between 0 and 1"),
     "method": (["run", "PICTURE", PROMPT, "--method", "nonsense"], "unknown method 'nonsense': choose one of"),
     "option": (["run", "PICTURE", PROMPT, "--method", "heal:beta=1"], "'beta=1' is not an option of heal"),
     "layers": (["run", "PICTURE", PROMPT, "--method", "heal:layers=8"], "(0 to 7)"),

@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "out in a file": (["eval", "mini-pope", "--out", "it.png/run"], "it.png is not a folder"),
     "trace into a pipe": ([*RUN, "--trace", "pipe"], "it is not an ordinary file"),
     "long image": (["run", "y" * 300, "what?", "--model", "random"], "there is no image at"),
-    "long demonstration": (["run", "--out", LONG], "File name too long"),
+    "long demo folder": (["run", "--out", LONG], "File name too long"),
     "long method": ([*RUN, "--method", LONG], "choose one of beam, dola, heal"),
     "long command": ([LONG], "No such command"),
     "device": ([*RUN, "--device", "meta"], "has no weights"),

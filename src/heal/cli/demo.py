@@ -78,7 +78,7 @@ def demo(method: Method | None, folder: Path) -> None:
         say(f"  {drift(tokens)}\n")
     say(describe(found[method.name][0], found["plain"][0]))
     views = [world.scene(i) for i in range(MANY)]
-    say(f"totals over the first {MANY} such scenes (docs/results.md has results on thousands):")
+    say(f"one scene proves little; totals over the first {MANY} such scenes (docs/results.md has thousands):")
     for name, given in (("plain", None), (method.name, method)):
         say(f"  {name}: {count_objects(vlm, views, given)}")
     say(f"images: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")

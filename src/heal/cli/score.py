@@ -122,7 +122,7 @@ def mme(
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """MME: accuracy, pair accuracy and score of each subtask, and the sums of the groups."""
+    """MME: accuracy, pair accuracy and score per subtask."""
     from heal.bench.tasks.mme import score_files
 
     output = chosen_format(form, as_json)

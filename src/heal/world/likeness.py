@@ -15,7 +15,7 @@ GRAIN = 1.3
 """Scenes are drawn with noise, which small photos lack. JPEG compression removes it."""
 PLAIN = 0.40
 NEAR = 24
-"""Minimum share of pixels of a scene that are close to the median colour of their row: the background."""
+"""A share of at least PLAIN of the pixels of a scene is within NEAR of the median colour of its row: the background."""
 
 
 def unlike_scenes(picture: Image.Image) -> bool:
