@@ -15,7 +15,7 @@ GRAIN = 1.3
 """Scenes are drawn with noise, which small photos lack. JPEG compression removes it."""
 PLAIN = 0.40
 NEAR = 24
-"""A share of at least PLAIN of the pixels of a scene is within NEAR of the median colour of its row: the background."""
+"""In a scene, a share of at least PLAIN of the pixels is within NEAR of the median colour of its row (background)."""
 
 
 def unlike_scenes(picture: Image.Image) -> bool:
