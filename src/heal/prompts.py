@@ -16,7 +16,7 @@ Messages = Sequence[Mapping[str, Any]]
 TRIAL = ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},)
 
 
-def is_picture(given: Any) -> bool:
+def is_image(given: Any) -> bool:
     return isinstance(given, (str, Path, Image.Image, np.ndarray))
 
 
@@ -31,8 +31,8 @@ def paired(images: Any, prompts: Any) -> list[tuple[Any, Any]]:
     if len(prompts) == 0:
         raise PromptError("there is no prompt")
     given = [None] * len(prompts) if images is None else images
-    if is_picture(given) or not isinstance(given, Sequence) or len(given) != len(prompts):
-        count = 1 if is_picture(given) else len(given) if isinstance(given, Sequence) else 0
+    if is_image(given) or not isinstance(given, Sequence) or len(given) != len(prompts):
+        count = 1 if is_image(given) else len(given) if isinstance(given, Sequence) else 0
         raise ImageError(
             f"{len(prompts)} prompts need a list of as many images (an image, a list of images or None for each), "
             f"but {count} were given"

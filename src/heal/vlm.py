@@ -278,7 +278,7 @@ class VLM:
 
 def _own(given: Any, index: int) -> list[Any]:
     """The images of one prompt."""
-    if given is None or chat.is_picture(given):
+    if given is None or chat.is_image(given):
         return [] if given is None else [given]
     if not isinstance(given, Sequence):
         raise ImageError(

@@ -43,7 +43,7 @@ def both(name: str, inputs: Callable[[Prompt], dict[str, Any]], **options: Any) 
 
 SAME = {
     "unchanged": Prompt.unchanged,
-    "the same pixels": lambda prompt: prompt.with_pictures(lambda name, pixels: pixels),
+    "the same pixels": lambda prompt: prompt.with_pixels(lambda name, pixels: pixels),
     "the same features": lambda prompt: prompt.with_features(lambda encoding, features: features),
 }
 

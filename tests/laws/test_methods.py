@@ -85,7 +85,7 @@ def test_neutral_equals_the_plain_model(name: str, method: str) -> None:
 
 @every_model
 @answers
-def test_active_changes_rows_with_pictures_and_says_so(name: str, method: str) -> None:
+def test_active_changes_rows_with_images_and_is_counted(name: str, method: str) -> None:
     """Counters are zero exactly for rows whose logits equal those of the plain model."""
     case = CASES[method]
     out, plain = run(name, case.active, new=NEW), run(name, new=NEW)

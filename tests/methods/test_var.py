@@ -1,10 +1,13 @@
 """VAR: sink tokens, image-centric heads, and the redistributed attention."""
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers import LlamaConfig, MistralConfig, Qwen2VLTextConfig, Qwen3Config
 
 from heal.engine.layout import Layout
 from heal.errors import ConfigError
@@ -108,3 +111,22 @@ def test_dimensions_of_a_model() -> None:
     assert VAR(dimensions=(3,)).sink_dimensions(layout) == (3,)
     with pytest.raises(ConfigError, match="names 64, but hidden states have 64"):
         VAR(dimensions=(64,)).sink_dimensions(layout)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimensions"),
+    [
+        (LlamaConfig(hidden_size=4096, num_attention_heads=32, num_key_value_heads=32), (1415, 2533)),
+        (LlamaConfig(hidden_size=5120, num_attention_heads=40, num_key_value_heads=40), (2100, 4743)),
+        (LlamaConfig(hidden_size=4096, num_attention_heads=32, num_key_value_heads=8), None),  # Llama 3
+        (MistralConfig(hidden_size=4096), None),
+        (Qwen2VLTextConfig(hidden_size=3584, num_attention_heads=28, num_key_value_heads=4), (458, 2570)),
+        (Qwen3Config(hidden_size=4096), None),
+    ],
+    ids=["vicuna-7b", "vicuna-13b", "llama-3", "mistral", "qwen2-vl", "qwen3"],
+)
+def test_published_dimensions_belong_to_their_language_model(text: Any, dimensions: tuple[int, ...] | None) -> None:
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
+    layout = replace(Layout.of(model_of("llava")), model=model)
+    assert VAR().sink_dimensions(layout) == dimensions
+    assert VAR(dimensions=(7,)).sink_dimensions(layout) == (7,)

@@ -211,7 +211,7 @@ class Attachment(LayerHooks):
         """Give the reason if nothing was changed."""
         if self.latest is None or not tallies or any(bool(s[0].sum() > 0) for t in tallies for s in t.steps):
             return
-        if not self.latest.visual and self.runtime.needs_picture:
+        if not self.latest.visual and self.runtime.needs_image:
             reason = "the prompt has no visual tokens, so this was the plain model"
         else:
             reason = self.runtime.why_unchanged(self.latest)
@@ -264,7 +264,7 @@ class Attachment(LayerHooks):
             self._begin_state(generation)
             if self._beams > 1 and not self.runtime.overrides("search"):
                 generation.beams = BeamScores(self._beams, given.shape[0], given.device)
-        if not generation.visual and self.runtime.needs_picture:
+        if not generation.visual and self.runtime.needs_image:
             return
         if prompt is not None:
             if self.runtime.repeats_last_position:
@@ -279,7 +279,7 @@ class Attachment(LayerHooks):
 
     def _begin_state(self, generation: Generation[Any]) -> None:
         """The method's state for a prompt, or an empty one if the method has nothing to do."""
-        active = generation.visual or not self.runtime.needs_picture
+        active = generation.visual or not self.runtime.needs_image
         earlier = getattr(generation, "state", None)
         generation.state = self.runtime.begin(generation, earlier) if active else State()
         generation.state.tally = Tally(**self.runtime.neutral)

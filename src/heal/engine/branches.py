@@ -63,7 +63,7 @@ class Prompt:
         """[rows, positions] 1 at tokens and 0 at padding, from any kind of attention mask."""
         return valid_positions(self.arguments.get("attention_mask"), self.ids).long()
 
-    def with_pictures(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
+    def with_pixels(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
         """The same prompt with other pixels. `change` gets the name of the argument and its tensor."""
 
         def encoded(encoding: Encoding) -> Any:
@@ -104,7 +104,7 @@ class Prompt:
         """The same prompt, for a branch whose attention differs."""
         return self.arguments | {"attention_mask": self.mask}
 
-    def without_pictures(self) -> dict[str, Any]:
+    def without_images(self) -> dict[str, Any]:
         """The same prompt without its visual tokens, padded on the left, with the positions of a text-only prompt."""
         visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
         kept = self.mask.bool() & ~visual

@@ -35,7 +35,7 @@ class Runtime(Generic[S]):
     last_position_only: bool = False
     """Whether the layer callbacks use only the last prompt position, so that the prefix cache can be used."""
 
-    needs_picture: bool = True
+    needs_image: bool = True
     """Whether the method does nothing while a prompt has no visual tokens."""
 
     branches: tuple[Branch, ...] = ()

@@ -52,7 +52,7 @@ class _BeamRuntime(CountingRuntime):
     """Counts the tokens for which the search did not choose the most likely one."""
 
     neutral: ClassVar[Mapping[str, float]] = {"beams": 1.0}
-    needs_picture = False
+    needs_image = False
 
     def __init__(self, config: Beam) -> None:
         self.config = config

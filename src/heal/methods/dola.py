@@ -93,7 +93,7 @@ def disagreement(
 
 
 class _DoLaRuntime(CountingRuntime):
-    needs_picture = False
+    needs_image = False
     last_position_only = True
 
     def __init__(self, config: DoLa, layout: Layout) -> None:

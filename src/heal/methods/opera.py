@@ -153,7 +153,7 @@ class _Beams:
 
 
 class _OPERARuntime(Runtime[OperaState]):
-    needs_picture = False
+    needs_image = False
 
     def __init__(self, config: OPERA, layer: int) -> None:
         self.config, self.layer = config, layer

@@ -94,7 +94,7 @@ class _PAIRuntime(CountingRuntime):
     def __init__(self, config: PAI) -> None:
         self.config = config
         if config.guidance > 1:
-            self.branches = (Branch("text", Prompt.without_pictures),)
+            self.branches = (Branch("text", Prompt.without_images),)
 
     def before_pass(self, generation: Generation[State]) -> None:
         generation.state.rows.pop("rise", None)

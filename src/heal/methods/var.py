@@ -22,14 +22,12 @@ from heal.methods.base import Method, register
 from heal.methods.counting import CountingRuntime
 
 SINK_DIMENSIONS = {
-    ("llava", 4096): (1415, 2533),
-    ("llava", 5120): (2100, 4743),
-    ("llava_next", 4096): (1415, 2533),
-    ("llava_next", 5120): (2100, 4743),
-    ("qwen2_vl", 3584): (458, 2570),
-    ("internvl", 4096): (3584,),
+    ("llama", 4096, 32): (1415, 2533),
+    ("llama", 5120, 40): (2100, 4743),
+    ("qwen2_vl_text", 3584, 4): (458, 2570),
 }
-"""Published dimensions of massive activations, by model family and hidden size."""
+"""Published dimensions of massive activations, by type, hidden size and key/value heads of the language model:
+LLaMA-2 and Vicuna 7B and 13B, and Qwen2-VL 7B."""
 FOUND = 2
 """Number of dimensions taken from the first token if none are published."""
 FIRST_LAYER = 2
@@ -68,10 +66,11 @@ class VAR(Method):
             raise ConfigError(f"dimensions must name at least one entry of the hidden state, not {self.dimensions}")
 
     def sink_dimensions(self, layout: Layout) -> tuple[int, ...] | None:
-        size = layout.model.config.get_text_config().hidden_size
+        text = layout.model.config.get_text_config()
+        size = text.hidden_size
         if self.dimensions is not None and max(self.dimensions) >= size:
             raise ConfigError(f"dimensions names {max(self.dimensions)}, but hidden states have {size} entries")
-        return self.dimensions or SINK_DIMENSIONS.get((layout.family, size))
+        return self.dimensions or SINK_DIMENSIONS.get((text.model_type, size, text.num_key_value_heads))
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         if len(layout.layers) <= FIRST_LAYER:

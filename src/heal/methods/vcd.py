@@ -99,4 +99,4 @@ def _noisy(config: VCD, prompt: Prompt) -> dict[str, Any]:
         noise = noise_like(pixels, sizes[name], config.seed)
         return (kept * pixels.float() + added * noise).to(pixels.dtype)
 
-    return prompt.with_pictures(change)
+    return prompt.with_pixels(change)

@@ -82,7 +82,7 @@ def _outlier(values: Tensor) -> Tensor:
 
 class _VHRRuntime(CountingRuntime):
     neutral: ClassVar[Mapping[str, float]] = {"scale": 1.0}
-    branches = (Branch(TEXT, Prompt.without_pictures, first=True, once=True),)
+    branches = (Branch(TEXT, Prompt.without_images, first=True, once=True),)
     idle = "alpha is 1, or no head reacted to the image"
 
     def __init__(self, config: VHR, layers: frozenset[int]) -> None:
