@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from heal.methods import PAI, VCD, VHR, DoLa, MemVR
 from heal.methods.vcd import noise_like
 from tests import zoo
 from tests.known import known
+from tests.methods.slow_eager import changed_attention
 
 Inputs = dict[str, Tensor]
 
@@ -122,49 +121,6 @@ def _divergence(last: np.ndarray, early: np.ndarray, kind: str) -> float:
 # ── PAI ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_raise: list[Callable[[int, np.ndarray], np.ndarray]] = []
-
-
-def _eager(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    scaling: float,
-    softcap: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    q, k, v = (x[0].double().numpy() for x in (query, key, value))
-    seen = attention_mask[0, 0].numpy() == 0
-    out = np.zeros((q.shape[1], q.shape[0], v.shape[2]))
-    for head in range(len(q)):
-        group = head * len(k) // len(q)
-        scores = q[head] @ k[group].T * scaling
-        scores = _raise[-1](module.layer_idx, scores if softcap is None else softcap * np.tanh(scores / softcap))
-        scores = np.where(seen, scores, -np.inf)
-        weights = np.exp(scores - scores.max(1, keepdims=True))
-        out[:, head] = weights / weights.sum(1, keepdims=True) @ v[group]
-    return torch.from_numpy(out)[None].to(query.dtype), None
-
-
-AttentionInterface.register("slow", _eager)
-AttentionMaskInterface.register("slow", eager_mask)
-
-
-@contextmanager
-def _attention(model: Any, change: Callable[[int, np.ndarray], np.ndarray]) -> Iterator[None]:
-    """`change` gets the scores [queries, keys] of one head in a layer."""
-    before = model.config.get_text_config()._attn_implementation
-    model.set_attn_implementation({"text_config": "slow"})
-    _raise.append(change)
-    try:
-        yield
-    finally:
-        _raise.pop()
-        model.set_attn_implementation({"text_config": before})
-
-
 def pai(model: Any, batch: Inputs, tokens: list[int], method: PAI) -> np.ndarray:
     alpha, gamma = {"paper": (0.5, 1.1), "release": (0.2, 1.1)}[method.preset]
     alpha = alpha if method.alpha is None else method.alpha
@@ -178,7 +134,7 @@ def pai(model: Any, batch: Inputs, tokens: list[int], method: PAI) -> np.ndarray
             scores[first:, : len(visual)] += alpha * np.abs(scores[first:, : len(visual)]) * visual
         return scores
 
-    with _attention(model, raised):
+    with changed_attention(model, raised):
         seeing = plain(model, batch, tokens)
     blind = plain(model, text_only(model, batch), tokens)
     if gamma == 1:

@@ -1,62 +1,15 @@
 """Slow implementations of SID and VAR from their papers: one row, no cache, attention weights head by head."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from heal.methods import SID, VAR
 from tests import zoo
 from tests.methods.slow import Inputs, extended, only_plausible, plain
-
-Change = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
-_change: list[Change] = []
-
-
-def _eager(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    scaling: float,
-    softcap: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    q, k, v = (x[0].double().numpy() for x in (query, key, value))
-    seen = attention_mask[0, 0].numpy() == 0
-    weights = np.zeros((len(q), q.shape[1], k.shape[1]))
-    for head in range(len(q)):
-        scores = q[head] @ k[head * len(k) // len(q)].T * scaling
-        scores = scores if softcap is None else softcap * np.tanh(scores / softcap)
-        scores = np.where(seen, scores, -np.inf)
-        weights[head] = np.exp(scores - scores.max(1, keepdims=True))
-        weights[head] /= weights[head].sum(1, keepdims=True)
-    weights = _change[-1](module.layer_idx, weights, seen)
-    out = np.stack([weights[head] @ v[head * len(k) // len(q)] for head in range(len(q))], 1)
-    return torch.from_numpy(out)[None].to(query.dtype), None
-
-
-AttentionInterface.register("slowweights", _eager)
-AttentionMaskInterface.register("slowweights", eager_mask)
-
-
-@contextmanager
-def weights_changed(model: Any, change: Change) -> Iterator[None]:
-    """`change` gets a layer, its weights [heads, queries, keys] and the keys that each query sees."""
-    before = model.config.get_text_config()._attn_implementation
-    model.set_attn_implementation({"text_config": "slowweights"})
-    _change.append(change)
-    try:
-        yield
-    finally:
-        _change.pop()
-        model.set_attn_implementation({"text_config": before})
+from tests.methods.slow_eager import changed_attention
 
 
 def in_one_pass(model: Any, batch: Inputs, tokens: list[int]) -> np.ndarray:
@@ -93,7 +46,7 @@ def sid(model: Any, batch: Inputs, tokens: list[int], method: SID) -> np.ndarray
         return out
 
     clean = plain(model, batch, tokens)
-    with weights_changed(model, least):
+    with changed_attention(model, weights=least):
         wrong = in_one_pass(model, batch, tokens)
     rows = zip(clean, wrong, strict=True)
     return np.stack([only_plausible((1 + alpha) * a - alpha * b, a, method.beta) for a, b in rows])
@@ -138,7 +91,7 @@ def var(model: Any, batch: Inputs, tokens: list[int], method: VAR) -> np.ndarray
 
     handles = [layer.register_forward_pre_hook(watch(i), with_kwargs=True) for i, layer in enumerate(layers)]
     try:
-        with weights_changed(model, redistribute):
+        with changed_attention(model, weights=redistribute):
             return in_one_pass(model, batch, tokens)
     finally:
         for handle in handles:

@@ -8,7 +8,7 @@ import numpy as np
 from heal.methods import OPERA
 from tests import zoo
 from tests.methods.slow import Inputs, extended, last_logits, log_softmax
-from tests.methods.slow_attention import weights_changed
+from tests.methods.slow_eager import changed_attention
 
 
 @dataclass
@@ -27,7 +27,7 @@ def look(model: Any, batch: Inputs, tokens: list[int], layer: int) -> tuple[np.n
             kept.append(weights.max(0))
         return weights
 
-    with weights_changed(model, watch):
+    with changed_attention(model, weights=watch):
         logits = last_logits(model, extended(model, batch, tokens))
     rows = kept[0] / kept[0].sum(1, keepdims=True)
     prompt = batch["input_ids"].shape[1]
