@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from heal import Method
 from heal.check_method import check_method
+from heal.cli.app import app
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
@@ -86,24 +87,31 @@ def test_the_error_for_an_unknown_method_explains_files() -> None:
         parse("mine")
 
 
-@dataclass(frozen=True)
-class Installed(Method):
-    """A method as an installed package would define it."""
+def installed_package(folder: Path, **entries: str) -> None:
+    """A package as pip leaves it: a module, and the metadata with its entry points."""
+    (folder / "my_methods.py").write_text(SOURCE)
+    metadata = folder / "my_methods-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-methods\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+    (metadata / "entry_points.txt").write_text(f"[{loading.GROUP}]\n{lines}")
 
-    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
-        return Runtime()
 
-
-def test_installed_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = EntryPoint("installed", f"{__name__}:Installed", loading.GROUP)
-    bad = EntryPoint("gone", "no_such_package:Method", loading.GROUP)
+def test_methods_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_package(tmp_path, mine="my_methods:Mine", gone="no_such_module:Method", odd="my_methods:Flipped")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(loading, "_looked_up", [])
     monkeypatch.setattr(base, "_registry", dict(base._registry))
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Installed if self is good else __import__(self.module))
-    monkeypatch.setattr(loading, "entry_points", lambda group: [good, bad])
-    with pytest.warns(HealWarning, match="'gone' cannot be loaded"):
-        assert type(parse("installed")) is Installed
-    assert "installed" in available()
+    with pytest.warns(HealWarning) as warned:
+        assert "mine" in available()
+    said = sorted(str(w.message) for w in warned if w.category is HealWarning)
+    assert [message.split(":")[0] for message in said] == [
+        "the method 'gone' cannot be loaded",
+        "the method 'odd' cannot be loaded",
+    ]
+    assert parse("mine:strength=2").options() == {"strength": 2.0}
+    assert "mine" in CliRunner().invoke(app, ["list", "methods"]).output
+    assert parse("mine+beam:beams=2").name == "mine+beam"
 
 
 # ── the smallest methods ─────────────────────────────────────────────────────────────────────────────────

@@ -114,17 +114,21 @@ def register(cls: type[Method]) -> type[Method]:
 
 
 def available() -> dict[str, type[Method]]:
-    """All registered methods by name."""
+    """All registered methods by name, with those of installed packages."""
+    from heal.methods.loading import load_installed  # it registers methods, so it imports this module
+
+    load_installed()
     return dict(sorted(_registry.items()))
 
 
 def create(name: str, **options: Any) -> Method:
     """Create a registered method with the given options."""
-    if name not in _registry:
+    methods = available()
+    if name not in methods:
         raise ConfigError(
-            f"unknown method {name!r}: choose one of {', '.join(available())}, or write path/to/file.py:Name"
+            f"unknown method {name!r}: choose one of {', '.join(methods)}, or write path/to/file.py:Name"
         )
-    known = {f.name for f in dataclasses.fields(_registry[name])}
+    known = {f.name for f in dataclasses.fields(methods[name])}
     if unknown := sorted(set(options) - known):
         raise ConfigError(f"{name} has no option {', '.join(unknown)}: it has {', '.join(sorted(known))}")
-    return _registry[name](**options)
+    return methods[name](**options)

@@ -14,12 +14,11 @@ from heal import values
 from heal.errors import ConfigError
 from heal.methods.base import Method, available, create
 from heal.methods.combined import Combined
-from heal.methods.loading import FILE, from_file, load_installed
+from heal.methods.loading import FILE, from_file
 
 
 def parse(text: str) -> Method:
     """A method with its options. Plus signs join methods that are combined."""
-    load_installed()
     names = "|".join(map(re.escape, available()))
     parts = re.split(rf"\+(?=(?:{names})(?:[:+]|$))", text)
     methods = [_one(part) for part in parts]
