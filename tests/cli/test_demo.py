@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from heal.cli import app as application
 from heal.cli import demo
+from heal.cli.run import describe
+from heal.engine.tally import Fired
 from heal.errors import ConfigError
 from heal.generate import Answer
 from heal.studies.objects import ObjectToken
@@ -65,3 +68,27 @@ def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(application.app, ["run", "--out", str(tmp_path / "file" / "demo")])
     assert isinstance(result.exception, ConfigError)
     assert "cannot be written" in str(result.exception)
+
+
+def test_shares_that_were_not_measured_are_left_out() -> None:
+    def token(share: float, correct: bool) -> ObjectToken:
+        types = np.full((1, 1), 4, "uint8")
+        return ObjectToken(
+            0, "cup", correct, 0, 0, True, np.full((1, 1), share, "float32"), types, np.zeros((1, 1), "float32")
+        )
+
+    assert demo.drift([token(np.nan, True), token(np.nan, False)]) == ""
+    assert demo.drift([token(0.25, True)]) == (
+        "visual share of the synergy heads: 0.25 at correct names, – at hallucinated ones"
+    )
+
+
+def test_changes_without_sizes() -> None:
+    """A search has no quantities of its own."""
+    answer = Answer("A dog.", (1, 2), (0.0, 0.0), "stop", 1, 1.0, 0.5, Fired(1, 1))
+    assert describe(answer, None) == "fired: 1 change in 1 of 2 steps"
+    answer = replace(answer, fired=Fired(2, 5, {"beta": 0.5}))
+    assert describe(answer, answer).splitlines() == [
+        "fired: 5 changes in 2 of 2 steps; mean size: beta 0.50",
+        "compared with the plain model: the same answer",
+    ]

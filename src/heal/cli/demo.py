@@ -75,7 +75,8 @@ def demo(method: Method | None, folder: Path) -> None:
         hallucinated = ", ".join(dict.fromkeys(t.category for t in wrong)) or "nothing"
         correct = len({t.category for t in tokens if t.correct})
         say(f"  hallucinated: {hallucinated}; correct: {correct} of {len(view.objects)} objects")
-        say(f"  {drift(tokens)}\n")
+        shares = drift(tokens)
+        say(f"  {shares}\n" if shares else "")
     say(describe(found[method.name][0], found["plain"][0]))
     views = [world.scene(i) for i in range(MANY)]
     say(f"one scene proves little; totals over the first {MANY} such scenes (docs/results.md has thousands):")
@@ -115,7 +116,7 @@ def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
 
 
 def drift(tokens: list[ObjectToken]) -> str:
-    """Mean visual share of the synergy heads at correct and at hallucinated names, in one line."""
+    """Mean visual share of the synergy heads at correct and at hallucinated names. Empty if it was not measured."""
     import numpy as np
 
     from heal.studies.drift import mean_alpha
@@ -124,7 +125,10 @@ def drift(tokens: list[ObjectToken]) -> str:
         values = [x for t in tokens if t.correct == correct and not np.isnan(x := mean_alpha(t))]
         return f"{np.mean(values):.2f}" if values else "–"
 
-    return f"visual share of the synergy heads: {mean(True)} at correct names, {mean(False)} at hallucinated ones"
+    right, wrong = mean(True), mean(False)
+    if right == wrong == "–":
+        return ""
+    return f"visual share of the synergy heads: {right} at correct names, {wrong} at hallucinated ones"
 
 
 def _write(view: View, found: dict[str, tuple[Answer, list[ObjectToken]]], folder: Path) -> Path:

@@ -85,9 +85,10 @@ def describe(answer: Answer, plain: Answer | None) -> str:
     fired = answer.fired
     lines = []
     if fired:
+        sizes = ", ".join(f"{name} {size:.2f}" for name, size in fired.sizes.items())
         lines.append(
-            f"fired: {fired.changes} changes in {fired.steps} of {len(answer.token_ids)} steps; mean size: "
-            + ", ".join(f"{name} {size:.2f}" for name, size in fired.sizes.items())
+            f"fired: {fired.changes} {'change' if fired.changes == 1 else 'changes'} in {fired.steps} of "
+            f"{len(answer.token_ids)} steps" + (f"; mean size: {sizes}" if sizes else "")
         )
     elif fired is not None:
         lines.append(f"unchanged because {fired.reason}")
