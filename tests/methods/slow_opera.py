@@ -66,7 +66,7 @@ def opera(model: Any, batch: Inputs, new: int, method: OPERA) -> tuple[list[int]
                 scores = logits.copy()
                 scores[list(forbidden[at])] = -np.inf
             else:
-                scores = np.full_like(logits, -999.0)
+                scores = np.full_like(logits, -np.inf)
                 for token in np.argsort(-logits, kind="stable")[: method.candidates]:
                     _, attention, image = look(model, batch, [*beam.tokens, int(token)], layer)
                     penalty, column = penalty_of(attention, image, method)

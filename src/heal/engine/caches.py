@@ -69,8 +69,7 @@ def check_crop(cache: Cache, positions: int) -> None:
         if length >= window and layer.keys.shape[-2] - positions < min(window - 1, length - positions):
             raise UnsupportedError(
                 f"a sliding window of {window} positions has forgotten what it saw {positions} positions ago: call "
-                "cache.activate_past_recording() before these tokens are read, and crop back to no earlier than the "
-                "previous crop"
+                "cache.activate_past_recording() before these tokens are read"
             )
 
 

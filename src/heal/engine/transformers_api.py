@@ -168,11 +168,18 @@ def is_recording(cache: Cache) -> bool:
 
 
 def crop_layer(layer: Any, positions: int, record: bool) -> None:
-    """Remove the last positions of one layer. `record`: a sliding window keeps what leaves it afterwards too."""
+    """Remove the last positions of one layer.
+
+    `record`: a sliding window keeps all positions that have left it, so that later crops can go further back. The
+    layer's own crop would forget them.
+    """
     if isinstance(layer, StaticLayer):
         if isinstance(layer, StaticSlidingWindowLayer):
             layer.cumulative_length_int -= positions
         layer.cumulative_length.sub_(positions)
+    elif record and getattr(layer, "record_past", False):
+        layer.keys, layer.values = layer.keys[:, :, :-positions], layer.values[:, :, :-positions]
+        layer.cumulative_length -= positions
     else:
         layer.crop(-positions)
         if hasattr(layer, "record_past"):

@@ -26,8 +26,6 @@ SCALE = 1e-7
 """Factor of the column products in the released code."""
 LARGEST = 50.0
 """Upper bound of the logarithm of the penalty, to keep it finite."""
-EXCLUDED = -999.0
-"""Score of tokens that are not candidates in the released code."""
 
 
 @register
@@ -217,7 +215,8 @@ class _OPERARuntime(Runtime[OperaState]):
                 processed[row, list(forbidden)] = -torch.inf
             return processed.log_softmax(-1), [[] for _ in range(search.rows)]
         values, tokens = processed.topk(min(config.candidates, processed.shape[1]), dim=-1)
-        scores, columns = torch.full_like(processed, EXCLUDED), [list[int]() for _ in range(search.rows)]
+        # the released code gives other tokens −999, so one of them would win once all penalties exceed that
+        scores, columns = torch.full_like(processed, -torch.inf), [list[int]() for _ in range(search.rows)]
         for index in range(tokens.shape[1]):
             search.read(tokens[:, index])
             state = search.generation.state
@@ -237,11 +236,13 @@ class _OPERARuntime(Runtime[OperaState]):
         mark, going = search.mark(), list[tuple[float, int, int]]()
         for score, place in zip(values.tolist(), places.tolist(), strict=True):
             row, token = divmod(place, vocabulary)
+            if score == -torch.inf:
+                break
             if token in self._closing(search):
                 self._finished(search, beams, mark, logits, row, token, score)
             elif len(going) < rows:
                 going.append((score, row, token))
-        while len(going) < rows:  # the vocabulary is smaller than the number of beams
+        while len(going) < rows:  # there are fewer continuations than beams
             going.append((-1e9, *going[-1][1:])) if going else going.append((-1e9, 0, int(new[0].argmax())))
         device = search.ids.device
         origin = torch.tensor([row for _, row, _ in going], device=device)
