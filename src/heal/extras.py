@@ -14,6 +14,7 @@ EXTRAS = {
     "lmms_eval": "lmms",
     "matplotlib": "plots",
     "nltk": "chair",
+    "numba": "cpu",
     "pandas": "eval",
     "rich": "cli",
     "scipy": "eval",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -30,3 +32,31 @@ def factors(
     if limit is not None:
         beta, gamma = beta.clamp(1 / limit, limit), gamma.clamp(1 / limit, limit)
     return beta, gamma
+
+
+def joint_factors(
+    information: Float[Tensor, "rows heads three"],
+    least: Float[Tensor, "rows heads"],
+    targets: Float[Tensor, "*#heads two"],
+    limit: float | None,
+    one_sided: bool = False,
+) -> Float[Tensor, "rows heads two"]:
+    """`factors` as one tensor (β, γ), in few operations.
+
+    `least` is what visual and language information must exceed: the dead zone for a head to calibrate, ∞ for all
+    others. `targets` are (α, 1−α), for all heads or by head.
+    """
+    parts = information[..., :2]
+    found = targets * parts.sum(-1, keepdim=True) / parts
+    if limit is not None:
+        found = found.clamp(1 / limit, limit)
+    mixed = parts.amin(-1, keepdim=True) > least.unsqueeze(-1)
+    if one_sided:  # more visual than the equilibrium: β < 1
+        mixed = mixed & (found[..., :1] > 1)
+    return torch.where(mixed, found, _one(found.dtype, found.device))
+
+
+@cache
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor instead of a number, which every call would copy to the device."""
+    return torch.ones((), dtype=dtype, device=device)

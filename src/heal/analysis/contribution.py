@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -15,7 +16,7 @@ from heal.analysis.outliers import far_below
 from heal.analysis.split import TINY
 from heal.errors import ConfigError
 
-Replacement = Literal["gaussian", "zero", "uniform", "cauchy", "swap", "none"]
+Replacement = Literal["expected", "gaussian", "zero", "uniform", "cauchy", "swap", "none"]
 REPLACEMENTS: tuple[str, ...] = get_args(Replacement)
 BLOCK = 512
 
@@ -23,7 +24,10 @@ BLOCK = 512
 def replaced(
     outputs: Float[Tensor, "rows heads dim"], replacement: Replacement, noise: Noise
 ) -> Float[Tensor, "rows heads dim"]:
-    """Noise to replace each head's output, with the mean and variance of the entries of that output."""
+    """Noise to replace each head's output, with the mean and variance of the entries of that output.
+
+    Expected replacement is the mean alone; `Shift.random` is what the noise around it adds.
+    """
     if replacement == "none":
         raise ConfigError("replacement none has no noise: skip the causal stage")
     outputs = outputs.float()
@@ -36,8 +40,15 @@ def replaced(
         median = _median(outputs)
         return median + _median((outputs - median).abs()) * noise.cauchy((heads,), dim)
     draw = noise.normal if replacement == "gaussian" else noise.uniform
+    if replacement == "expected":
+        return outputs.mean(-1, keepdim=True).expand_as(outputs)
     spread = outputs.std(-1, keepdim=True, correction=0)
     return outputs.mean(-1, keepdim=True) + spread * draw((heads,), dim)
+
+
+def squared_norms(weight: Float[Tensor, "hidden heads_dim"], heads: int) -> Float[Tensor, " heads"]:
+    """‖W_O^(i)‖² of the columns of every head."""
+    return torch.linalg.vector_norm(weight.float().unflatten(1, (heads, -1)), dim=(0, 2)).square()
 
 
 def _median(x: Tensor) -> Tensor:
@@ -55,9 +66,36 @@ def contribution(
     return dissimilarity(stream, stream + shifts, measure)
 
 
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """How the replacement moves each head's output."""
+
+    moved: Float[Tensor, "rows heads dim"]
+    """Replaced minus actual output, before o_proj. With expected replacement its mean over all draws."""
+    random: Float[Tensor, "rows heads"] | None = None
+    """E‖W_O^(i) ε‖² of the noise around this mean; it adds nothing to ⟨y, ỹ⟩ on average."""
+
+    @classmethod
+    def of(
+        cls, outputs: Float[Tensor, "rows heads dim"], replacement: Replacement, noise: Noise, norms: Tensor | None
+    ) -> Shift:
+        """`norms`: ‖W_O^(i)‖² of every head, for expected replacement."""
+        moved = replaced(outputs, replacement, noise) - outputs
+        if replacement != "expected":
+            return cls(moved)
+        assert norms is not None
+        return cls(moved, outputs.float().var(-1, correction=0) * norms)
+
+    def times(self, multiplier: float) -> Shift:
+        """For a layer that multiplies the output of o_proj."""
+        if multiplier == 1:
+            return self
+        return Shift(self.moved * multiplier, None if self.random is None else self.random * multiplier**2)
+
+
 def projected_contribution(
     stream: Float[Tensor, "rows hidden"],
-    moved: Float[Tensor, "rows heads dim"],
+    shift: Shift,
     weight: Float[Tensor, "hidden heads_dim"],
     measure: Measure = "cosine",
 ) -> Float[Tensor, "rows heads"]:
@@ -65,8 +103,8 @@ def projected_contribution(
 
     Only ⟨y, s⟩ and ‖s‖² of a shift s are needed, and both are sums over blocks of the hidden dimensions.
     """
-    by_head = moved.transpose(0, 1).to(weight.dtype)
-    sums = _Sums(moved)
+    by_head = shift.moved.transpose(0, 1).to(weight.dtype)
+    sums = _Sums(shift)
     for rows, y in zip(weight.split(BLOCK), stream.float().split(BLOCK, dim=-1), strict=True):
         sums.add(_by_head(by_head, rows).float(), y)
     return _dissimilarity_of_shift(stream.float(), sums.along, sums.squared, measure)
@@ -75,7 +113,7 @@ def projected_contribution(
 def projection_and_contribution(
     residual: Float[Tensor, "rows hidden"],
     outputs: Float[Tensor, "rows heads dim"],
-    moved: Float[Tensor, "rows heads dim"],
+    shift: Shift,
     weight: Float[Tensor, "hidden heads_dim"],
     bias: Float[Tensor, "hidden"] | None = None,
     measure: Measure = "cosine",
@@ -86,8 +124,9 @@ def projection_and_contribution(
     The stream is residual + multiplier · o_proj(outputs). With one row, reading weights dominates the time of a step,
     and a second read would dominate the cost of a refresh.
     """
-    by_head = torch.cat([outputs, moved if multiplier == 1 else moved * multiplier]).transpose(0, 1)
-    sums, projected = _Sums(moved), []
+    shift = shift.times(multiplier)
+    by_head = torch.cat([outputs, shift.moved]).transpose(0, 1)
+    sums, projected = _Sums(shift), []
     biases = weight.new_zeros(len(weight)) if bias is None else bias
     for rows, x, b in zip(weight.split(BLOCK), residual.split(BLOCK, dim=-1), biases.split(BLOCK), strict=True):
         own, shifts = _by_head(by_head, rows).chunk(2, dim=1)
@@ -117,8 +156,10 @@ def _by_head(vectors: Float[Tensor, "heads n dim"], rows: Float[Tensor, "block h
 class _Sums:
     """⟨y, s⟩ and ‖s‖² of every head's shift s, [rows, heads], accumulated over blocks of the hidden dimensions."""
 
-    def __init__(self, moved: Float[Tensor, "rows heads dim"]) -> None:
-        self.along, self.squared = moved.new_zeros(2, *moved.shape[:2], dtype=torch.float32)
+    def __init__(self, shift: Shift) -> None:
+        self.along, self.squared = shift.moved.new_zeros(2, *shift.moved.shape[:2], dtype=torch.float32)
+        if shift.random is not None:
+            self.squared += shift.random
 
     def add(self, shifts: Float[Tensor, "heads rows block"], y: Float[Tensor, "rows block"]) -> None:
         shifts = shifts.transpose(0, 1)

@@ -21,15 +21,17 @@ from heal.analysis.noise import Noise
 from heal.analysis.split import (
     Partial,
     Regions,
+    Split,
     attention_scores,
     capped,
     group,
     split_attention,
+    split_stacked,
     weighted_values,
 )
 from heal.errors import ConfigError
 
-Masking = Literal["gaussian", "zero", "uniform", "swap"]
+Masking = Literal["expected", "gaussian", "zero", "uniform", "swap"]
 Covariance = Literal["diagonal", "full"]
 MASKINGS: tuple[str, ...] = get_args(Masking)
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
@@ -52,17 +54,22 @@ class Attended:
         return capped(attention_scores(self.query, self.key, self.scale), self.softcap)
 
     @cached_property
+    def real(self) -> Split:
+        """Attention over each position group, computed once."""
+        return split_stacked(self.query, self.key, self.value, self.regions, self.scale, self.softcap)
+
+    @cached_property
     def _partials(self) -> list[Partial]:
-        return split_attention(self.query, self.key, self.value, self.regions, self.scale, self.softcap)
+        return self.real.partials()
 
     def split(self) -> list[Partial]:
-        """Attention over each position group, computed once."""
+        """`real` as one partial for each group."""
         return self._partials
 
     @property
     def known_split(self) -> list[Partial] | None:
         """The split if it was computed before."""
-        return vars(self).get("_partials")
+        return self._partials if "real" in vars(self) else None
 
 
 def noise_partials(

@@ -19,7 +19,7 @@ from heal.analysis.counterfactual import Attended, Covariance, Masking, material
 from heal.analysis.information import HeadScores, Measure, difference_in_differences
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
-from heal.analysis.split import LANGUAGE, NEUTRAL, VISUAL
+from heal.analysis.split import LANGUAGE, NEUTRAL, TINY, VISUAL
 
 
 def reference_scores(
@@ -66,8 +66,12 @@ def reference_contribution(
     replacement: Replacement,
     noise: Noise,
     measure: Measure,
+    norms: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "rows heads"]:
-    """Replace each head in turn in the concatenated output. `added` maps it to the update of the residual stream."""
+    """Replace each head in turn in the concatenated output. `added` maps it to the update of the residual stream.
+
+    `norms`: ‖W_O^(i)‖² times the square of the layer's multiplier, for expected replacement.
+    """
     rows, heads, dim = outputs.shape
     fake = replaced(outputs, replacement, noise)
     swapped = outputs.float()[:, None].repeat(1, heads, 1, 1)
@@ -75,7 +79,20 @@ def reference_contribution(
     swapped[:, index, index] = fake
     stream = residual.float() + added(outputs.reshape(rows, heads * dim)).float()
     moved = residual.float()[:, None] + added(swapped.view(rows, heads, heads * dim).to(outputs.dtype)).float()
-    return contribution(stream, moved - stream[:, None], measure)
+    if norms is None:
+        return contribution(stream, moved - stream[:, None], measure)
+    return _expected_contribution(stream, moved, outputs.float().var(-1, correction=0) * norms, measure)
+
+
+def _expected_contribution(stream: Tensor, moved: Tensor, random: Tensor, measure: Measure) -> Tensor:
+    """1 − Sim(y, ỹ) where `moved` is the mean of ỹ and `random` the expected square of the noise around it."""
+    stream, moved, random = stream.double()[:, None], moved.double(), random.double()
+    squared = moved.square().sum(-1) + random
+    cosine = (stream * moved).sum(-1) / (stream.norm(dim=-1) * squared.sqrt()).clamp(min=TINY)
+    distance = ((moved - stream).square().sum(-1) + random).sqrt()
+    l2 = torch.tanh(distance / (stream.norm(dim=-1) + squared.sqrt()).clamp(min=TINY) / 2)
+    cosine = (1 - cosine) / 2
+    return {"cosine": cosine, "l2": l2, "cosine+l2": (cosine + l2) / 2}[measure].float()
 
 
 def attend(

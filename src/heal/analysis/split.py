@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 TINY = torch.finfo(torch.float32).tiny
@@ -63,6 +65,32 @@ class Regions:
 
     def even(self, name: int) -> bool:
         return len({row[name] for row in self.counts}) == 1
+
+    @cached_property
+    def has_empty(self) -> bool:
+        """Whether a group of a row has no position."""
+        return any(n == 0 for row in self.counts for n in row)
+
+    @cached_property
+    def codes(self) -> NDArray[np.uint8]:
+        """[rows, positions] the group of each position; 255 where a position is in none."""
+        masks = self.masks.cpu().numpy()
+        return np.where(masks.any(1), masks.argmax(1), 255).astype(np.uint8)
+
+    @cached_property
+    def empty(self) -> Bool[Tensor, "rows groups"]:
+        return ~self.masks.any(-1)
+
+    def bias(self, queries: int) -> Float[Tensor, "rows one queries_groups positions"]:
+        """The mask of sdpa for `queries` copies of a query for each group: 0 in the group, −inf elsewhere."""
+        if queries not in self._biases:
+            own = torch.zeros(self.masks.shape, device=self.masks.device).masked_fill_(~self.masks, -torch.inf)
+            self._biases[queries] = own.unsqueeze(1).repeat(1, 1, queries, 1)
+        return self._biases[queries]
+
+    @cached_property
+    def _biases(self) -> dict[int, Tensor]:
+        return {}
 
     def extended(self, groups: Sequence[int]) -> Regions:
         """Add one position with the given group for each row (−1: no group)."""
@@ -145,6 +173,50 @@ def weighted_values(
     return flat.view(rows, kv_heads, -1, dim)
 
 
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The partials of all groups as two tensors, and the output that they make together."""
+
+    values: Float[Tensor, "rows kv_heads group groups dim"]
+    lse: Float[Tensor, "rows kv_heads group groups"]
+    has_empty: bool = True
+    """Whether a row may have an empty group, whose log-normaliser is −∞."""
+
+    @classmethod
+    def of(cls, partials: Sequence[Partial], kv_heads: int, has_empty: bool = True) -> Split:
+        values = torch.stack([p.value for p in partials], dim=2).unflatten(1, (kv_heads, -1))
+        lse = torch.stack([p.lse for p in partials], dim=2).unflatten(1, (kv_heads, -1))
+        return cls(values, lse, has_empty)
+
+    def partials(self) -> list[Partial]:
+        values, lse = self.values.flatten(1, 2), self.lse.flatten(1, 2)
+        return [Partial(values[:, :, m], lse[:, :, m]) for m in range(lse.shape[-1])]
+
+    @cached_property
+    def finite(self) -> Float[Tensor, "rows kv_heads group groups"]:
+        """The log-normalisers, with the lowest number for empty groups."""
+        return self.lse.clamp(min=LOWEST) if self.has_empty else self.lse
+
+    @cached_property
+    def shares(self) -> Float[Tensor, "rows kv_heads group groups"]:
+        """The share of attention of each group."""
+        return self.finite.softmax(-1)
+
+    @cached_property
+    def output(self) -> Float[Tensor, "rows kv_heads group one dim"]:
+        """The plain output."""
+        return torch.matmul(self.shares.unsqueeze(-2), self.values)
+
+    def scaled(self, factors: Float[Tensor, "rows kv_heads group two"]) -> Float[Tensor, "rows one heads dim"]:
+        """The output with the values of the visual and the language group scaled."""
+        if factors.shape == self.shares.shape:
+            shares = torch.mul(self.shares, factors, out=torch.empty_like(self.shares))
+        else:  # neutral positions are never scaled
+            shares = self.shares.clone()
+            shares[..., : factors.shape[-1]].mul_(factors)
+        return torch.matmul(shares.unsqueeze(-2), self.values).flatten(1, 2).transpose(1, 2)
+
+
 def split_attention(
     query: Float[Tensor, "rows heads dim"],
     key: Float[Tensor, "rows kv_heads positions dim"],
@@ -154,22 +226,50 @@ def split_attention(
     softcap: float | None = None,
 ) -> list[Partial]:
     """One partial per group, in one pass over keys and values."""
-    if softcap is None and regions.spans is not None and FUSED is not None and _fits(query, key, value):
-        return _split_fused(query, key, value, regions, scale)
+    if softcap is None and FUSED is not None and _fits(key, query, value):
+        if query.shape[1] != key.shape[1]:
+            return _split_grouped(query, key, value, regions, scale).partials()
+        if regions.spans is not None:
+            return _split_fused(query, key, value, regions, scale)
     scores = capped(attention_scores(query, key, scale), softcap)
     if regions.spans is None:
         return _split_by_masks(scores, value, regions)
     return _split_by_spans(scores, value, regions)
 
 
+def split_stacked(
+    query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float, softcap: float | None = None
+) -> Split:
+    """`split_attention` as two tensors."""
+    if softcap is None and FUSED is not None and query.shape[1] != key.shape[1] and _fits(query, key, value):
+        return _split_grouped(query, key, value, regions, scale)
+    partials = split_attention(query, key, value, regions, scale, softcap)
+    return Split.of(partials, key.shape[1], regions.has_empty)
+
+
 def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether to use torch's fused kernel. With shared keys, the grouped products are faster."""
+    """Whether torch's fused kernel can be used."""
     return (
         key.device.type == "cpu"
         and query.dtype == key.dtype == value.dtype == torch.float32
-        and query.shape[1] == key.shape[1]
         and key.shape[-1] == value.shape[-1]
     )
+
+
+def _split_grouped(query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float) -> Split:
+    """One call of the kernel of sdpa: the query of each head once for each position group, with a mask of the group.
+
+    Query heads that share keys and values are further queries of one head, so keys and values are read once.
+    """
+    assert FUSED is not None
+    rows, kv_heads, _, dim = key.shape
+    groups, queries = regions.group_count, query.shape[1] // kv_heads
+    repeated = query.view(rows, kv_heads, queries, 1, dim).expand(-1, -1, -1, groups, -1).flatten(2, 3)
+    out, lse = FUSED(repeated, key, value, attn_mask=regions.bias(queries), scale=scale)[:2]
+    lse = lse.view(rows, kv_heads, queries, groups)
+    if regions.has_empty:  # the kernel says 0
+        lse = lse.masked_fill(regions.empty[:, None, None], -torch.inf)
+    return Split(out.view(rows, kv_heads, queries, groups, dim), lse, regions.has_empty)
 
 
 def _split_fused(query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float) -> list[Partial]:

@@ -151,6 +151,10 @@ class AttentionCall:
         """The plain output of the newest query."""
         return self.plain()[:, -1]
 
+    def know_plain(self, output: Float[Tensor, "rows heads dim"]) -> None:
+        """Hand over the plain output of the newest query, computed beside the method's own."""
+        vars(self)["known_plain"] = output
+
     @property
     def newest_replaced(self) -> bool:
         """Whether `with_newest` wrote into the plain output."""

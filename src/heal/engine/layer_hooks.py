@@ -107,6 +107,10 @@ class LayerHooks:
 
     def _compare(self, call: AttentionCall, out: Tensor) -> None:
         """Compare with the plain output. It is free if the method split the attention; otherwise it is computed."""
+        known = vars(call).get("known_plain")
+        if known is not None:
+            self._changes.heads(known, out)
+            return
         partials = call.newest.known_split if "newest" in vars(call) and call.queries == 1 else None
         if partials is not None:
             self._changes.merged(partials, out)

@@ -20,11 +20,17 @@ from heal.methods.base import Method, register
 from heal.methods.equilibrium import Equilibrium
 
 Sinks = Literal["language", "neutral"]
-Path = Literal["fast", "reference"]
+Path = Literal["auto", "fast", "fused", "reference"]
 Drift = Literal["both", "language"]
 Heads = Literal["synergy", "visual", "language", "all", "random"]
+Preset = Literal["expected", "paper"]
 
 MOST_DRAWS = 1_000
+
+MASKING_OF: dict[str, Masking] = {"expected": "expected", "paper": "gaussian"}
+REPLACEMENT_OF: dict[str, Replacement] = {"expected": "expected", "paper": "gaussian"}
+LIMIT_OF = {"expected": 2.0, "paper": None}
+"""What each preset stands for."""
 
 PRESETS = {
     "llava": 0.5,
@@ -65,20 +71,26 @@ class HEAL(Method):
     interval: int = 10
     """Refresh head types every N steps, counted from the first token. Very large: only once, after the prompt."""
 
-    masking: Masking = "gaussian"
-    """Replacement for the keys and values of a modality: gaussian, zero, uniform, or swap (those of another row)."""
+    preset: Preset = "expected"
+    """expected: scores are expectations over all gaussian draws, and factors are bounded by 2. paper: as printed, with
+    one gaussian draw and unbounded factors."""
+
+    masking: Masking | None = None
+    """Replacement for the keys and values of a modality: expected (the mean over all gaussian draws, without a draw),
+    gaussian, zero, uniform, or swap (those of another row). None: from the preset."""
 
     covariance: Covariance = "diagonal"
-    """Covariance of gaussian masking: diagonal, or full (one more pass over the values per step)."""
+    """Covariance of expected and gaussian masking: diagonal, or full (one more pass over keys or values per step)."""
 
-    replacement: Replacement = "gaussian"
-    """Replacement for a head's output to test whether it matters: gaussian, zero, uniform, cauchy, swap, none."""
+    replacement: Replacement | None = None
+    """Replacement for a head's output to test whether it matters: expected (the mean over all gaussian draws),
+    gaussian, zero, uniform, cauchy, swap, none. None: from the preset."""
 
     measure: Measure = "cosine"
     """Similarity of outputs: cosine, l2 or cosine+l2."""
 
     draws: int = 1
-    """Number of noise draws to average scores over."""
+    """Number of noise draws to average scores over. Expected, zero and swap masking have no draws."""
 
     mad: float = MAD
     """λ: a mixed head within λ median absolute deviations of the median logit is synergy. inf: every mixed head."""
@@ -92,7 +104,7 @@ class HEAL(Method):
     yeo_johnson: bool = False
     """Apply a Yeo–Johnson transform before the two σ rules."""
 
-    factor_limit: float | None = 2.0
+    factor_limit: float | Literal["preset"] | None = "preset"
     """Bounds both factors to [1/limit, limit]. None: unbounded as in the paper, which can break an answer."""
 
     drift: Drift = "both"
@@ -108,10 +120,12 @@ class HEAL(Method):
     """Group of the first token and special tokens: language, or neutral (attended, but never masked or scaled)."""
 
     seed: int = 0
-    """Seed of the noise. The noise has its own generator."""
+    """Seed of the noise. The noise has its own generator. Expected masking and replacement do not depend on it."""
 
-    path: Path = "fast"
-    """fast, or reference: a slow implementation with the paper's tensors, for comparison."""
+    path: Path = "auto"
+    """fused: a decoding step of a layer is one compiled function (Triton on a GPU, Numba on a CPU). fast: torch
+    operations, for every model and option. auto: fused where it can be used, else fast. reference: a slow
+    implementation with the paper's tensors, for comparison."""
 
     compile: bool = False
     """Compile the small operations of a step into a few kernels, mainly for GPUs. Takes half a minute at the first
@@ -123,9 +137,10 @@ class HEAL(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field, allowed in (
-            ("masking", MASKINGS),
+            ("preset", Preset),
+            ("noise", MASKINGS),
             ("covariance", COVARIANCES),
-            ("replacement", REPLACEMENTS),
+            ("replaced_by", REPLACEMENTS),
             ("measure", MEASURES),
             ("drift", Drift),
             ("heads", Heads),
@@ -138,13 +153,16 @@ class HEAL(Method):
         checks.whole(self, 0, "seed")
         checks.finite(self, "delta")
         checks.at_least(self, 0, "mad", "sigma_causal", "sigma_info", inf=True)
-        checks.at_least(self, 1, "factor_limit")
+        if self.factor_limit != "preset":
+            checks.at_least(self, 1, "factor_limit")
         checks.layer_list(self)
-        if self.covariance == "full" and self.masking != "gaussian":
-            raise ConfigError(f"covariance full requires gaussian masking, not {self.masking}")
-        compilable = ("gaussian", "diagonal", 1, "fast")
-        if self.compile and (self.masking, self.covariance, self.draws, self.path) != compilable:
-            raise ConfigError("compile needs masking gaussian, covariance diagonal, draws 1 and path fast")
+        if self.covariance == "full" and self.noise not in ("expected", "gaussian"):
+            raise ConfigError(f"covariance full requires expected or gaussian masking, not {self.noise}")
+        compilable = ("gaussian", "diagonal", 1)
+        if self.compile and (
+            (self.noise, self.covariance, self.draws) != compilable or self.path not in ("auto", "fast")
+        ):
+            raise ConfigError("compile needs masking gaussian, covariance diagonal, draws 1 and path auto or fast")
         if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
             raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
         if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:
@@ -153,6 +171,21 @@ class HEAL(Method):
             raise ConfigError("delta shifts the targets of a profile: it requires alpha='profile'")
         if self.profile is not None and not isinstance(self.alpha, str):
             raise ConfigError("profile requires alpha='auto' or alpha='profile'")
+
+    @property
+    def noise(self) -> Masking:
+        """The masking, from the option or the preset."""
+        return MASKING_OF[self.preset] if self.masking is None else self.masking
+
+    @property
+    def replaced_by(self) -> Replacement:
+        """The replacement, from the option or the preset."""
+        return REPLACEMENT_OF[self.preset] if self.replacement is None else self.replacement
+
+    @property
+    def limit(self) -> float | None:
+        """The bound of the factors, from the option or the preset."""
+        return LIMIT_OF[self.preset] if self.factor_limit == "preset" else self.factor_limit
 
     def targets(self, layout: Layout) -> float | Tensor:
         """α for this model: one number, or one per layer and head."""

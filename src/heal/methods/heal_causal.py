@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from heal.analysis.contribution import (
+    Shift,
     contribution,
     head_shifts,
     projected_contribution,
     projection_and_contribution,
     replaced,
+    squared_norms,
 )
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_contribution
@@ -28,7 +30,8 @@ class CausalStage:
         self.config = config
         self.heads = layout.heads
         self._adds: dict[int, ResidualAdd] = {}
-        if config.replacement != "none":
+        self._squared_norms: dict[int, Tensor] = {}
+        if config.replaced_by != "none":
             hidden = layout.model.config.get_text_config().hidden_size
             for index in range(len(layout.layers)) if config.layers is None else config.layers:
                 self._adds[index] = residual_add(layout.layers[index], layout.attention[index], hidden)
@@ -43,9 +46,9 @@ class CausalStage:
         if add.norm is not None:  # the norm needs the complete output first
             return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
-        moved = replaced(outputs, self.config.replacement, noise) - outputs
+        shift = Shift.of(outputs, self.config.replaced_by, noise, self._norms(layer, projection))
         return projection_and_contribution(
-            residual, outputs, moved, projection.weight, projection.bias, self.config.measure, add.multiplier
+            residual, outputs, shift, projection.weight, projection.bias, self.config.measure, add.multiplier
         )
 
     def measured(
@@ -53,17 +56,23 @@ class CausalStage:
     ) -> Tensor:
         """The contributions after o_proj has run, for any kind of module."""
         config, add = self.config, self._adds[layer]
+        replacement = config.replaced_by
         outputs = heads.view(heads.shape[0], self.heads, -1)
         forward = projection.forward  # hooks on the module must not run for these extra inputs
+        own = type(projection) is nn.Linear and projection.weight.device == heads.device
+        linear = own and add.norm is None
+        if replacement == "expected" and not linear:  # the noise cannot be followed through a norm or hidden weights
+            replacement = "gaussian"
         if config.path == "reference":
+            norms = squared_norms(_weight(projection), self.heads) if replacement == "expected" else None
             return reference_contribution(
-                outputs, residual, lambda x: add.added(forward(x)), config.replacement, noise, config.measure
+                outputs, residual, lambda x: add.added(forward(x)), replacement, noise, config.measure, norms
             )
         stream = residual.float() + add.added(output)
-        moved = replaced(outputs, config.replacement, noise) - outputs.float()
-        own = type(projection) is nn.Linear and projection.weight.device == heads.device
-        if own and add.norm is None:
-            return projected_contribution(stream, moved * add.multiplier, _weight(projection), config.measure)
+        if linear:
+            shift = Shift.of(outputs.float(), replacement, noise, self._norms(layer, projection))
+            return projected_contribution(stream, shift.times(add.multiplier), _weight(projection), config.measure)
+        moved = replaced(outputs, replacement, noise) - outputs.float()
         if own:
             shifts = head_shifts(moved, _weight(projection))
         else:  # quantised, adapted or offloaded: the weights are not accessible
@@ -71,6 +80,14 @@ class CausalStage:
         # apply the layer's norm and multiplier
         shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
         return contribution(stream, shifts, config.measure)
+
+    def _norms(self, layer: int, projection: nn.Module) -> Tensor | None:
+        """‖W_O^(i)‖² of the heads of a layer, computed once."""
+        if self.config.replaced_by != "expected":
+            return None
+        if layer not in self._squared_norms:
+            self._squared_norms[layer] = squared_norms(_weight(projection), self.heads)
+        return self._squared_norms[layer]
 
 
 def _weight(projection: nn.Module) -> Tensor:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from heal.analysis.calibration import factors
+from heal.analysis.calibration import joint_factors
 from heal.analysis.contribution import causally_redundant
-from heal.analysis.counterfactual import Attended, GaussianDraw, noise_partials
-from heal.analysis.information import HeadScores, mean_scores, scores_from_partials
+from heal.analysis.counterfactual import Attended, GaussianDraw
+from heal.analysis.information import DEAD_ZONE
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
-from heal.analysis.reference import reference_output, reference_scores
-from heal.analysis.split import LANGUAGE, Partial, merge
+from heal.analysis.reference import reference_output
+from heal.analysis.split import LANGUAGE
 from heal.analysis.step import LayerStep, compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
 from heal.engine.attention_call import AttentionCall
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.errors import ConfigError
+from heal.errors import ConfigError, HealWarning
 from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
+from heal.methods.heal_native import NativeStep, unavailable, uncovered
+from heal.methods.heal_scores import ScoreStage
 from heal.methods.heal_state import HeadTypes, HealState
 
 INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # noise addresses
@@ -43,21 +46,41 @@ class HealRuntime(Runtime[HealState]):
         self.repeats_last_position = config.calibrate
         self.changes_output = config.calibrate
         self.causal = CausalStage(config, layout)
+        self.stage = ScoreStage(config)
+        self._fast = config.path != "reference"
+        self._said = False
+        self.native = self._find_native()
+        self._pairs: dict[tuple[int, torch.device], Tensor] = {}
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
     # ── passes ────────────────────────────────────────────────────────────────────────────────────────
 
     def check_rows(self, samples: int, copies: int) -> None:
-        if copies > 1 and "swap" in (self.config.masking, self.config.replacement):
+        if copies > 1 and "swap" in (self.config.noise, self.config.replaced_by):
             raise ConfigError(
                 "swap takes values from another sample, but with beams or several return sequences the rows are "
                 "copies of the same sample: use gaussian, zero or uniform"
             )
 
+    def _find_native(self) -> NativeStep | None:
+        config = self.config
+        if config.path not in ("auto", "fused") or config.compile:
+            return None
+        reason = unavailable(config, self.layout.model.device)
+        if reason is None:
+            return NativeStep(config)
+        self._fall_back(reason)
+        return None
+
     def facts(self) -> dict[str, Any]:
         mean = float(self.targets.mean()) if isinstance(self.targets, Tensor) else self.targets
-        return {"equilibrium": mean}
+        return {"equilibrium": mean, "implementation": self._implementation()}
+
+    def _implementation(self) -> str:
+        if not self._fast:
+            return "reference"
+        return "fast" if self.native is None else "fused, Numba"
 
     def begin(self, generation: Generation[HealState], earlier: HealState | None) -> HealState:
         return HealState(len(self._part), self.layout.heads)
@@ -97,7 +120,7 @@ class HealRuntime(Runtime[HealState]):
         if not self._part[call.layer]:
             return plain()
         if generation.phase != "prompt":
-            return self._attend(generation, call.layer, call.newest, plain)
+            return self._attend(generation, call, plain)
         out = plain()
         self._observe(generation, call.layer, call.newest)
         return out
@@ -105,51 +128,78 @@ class HealRuntime(Runtime[HealState]):
     def _observe(self, generation: Generation[HealState], layer: int, at: Attended) -> None:
         """Measure the heads at the last prompt position."""
         state = generation.state
-        if self.config.path == "fast":
-            state.moments[layer] = Moments.of(at.key, at.value, at.regions)
-        real = at.split() if self.config.path == "fast" else None
-        state.scores[layer] = self._scores(generation, layer, at, state.moments[layer], real)
+        moments = state.moments[layer] = Moments.of(at.key, at.value, at.regions) if self._fast else None
+        state.scores[layer] = self._scores(generation, layer, at, moments)
         if self.trace and not self.repeats_last_position:
-            state.prompt_scores[layer] = self._scores(generation, layer, at, state.moments[layer], real, address=0)
-        if self.repeats_last_position and (moments := state.moments[layer]) is not None:
+            state.prompt_scores[layer] = self._scores(generation, layer, at, moments, address=0)
+        if self.repeats_last_position and moments is not None:
             # the last position will be run again with calibrated layers
             moments.remove(at.key[:, :, -1], at.value[:, :, -1], generation.last_groups.to(at.key.device))
 
-    def _attend(
-        self, generation: Generation[HealState], layer: int, at: Attended, plain: Callable[[], Tensor]
-    ) -> Tensor:
+    def _attend(self, generation: Generation[HealState], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:
         """Measure and calibrate the heads at a generated token, or at the repeated last prompt position."""
-        state = generation.state
-        moments = self._current_moments(generation, layer, at)
-        if not (state.active(layer) or state.refresh or self.trace):
+        state, layer, at = generation.state, call.layer, call.newest
+        native = self._native_step(at)
+        moments = self._current_moments(generation, layer, at, native)
+        active = state.active(layer)
+        if not (active or state.refresh or self.trace):
             return plain()
-        real = at.split() if self.config.path == "fast" else None
-        if self.config.compile and self.config.calibrate and state.active(layer):
-            assert real is not None
+        if self.config.compile and self.config.calibrate and active:
             assert moments is not None
-            return self._compiled(generation, layer, at, moments, real)
-        scores = state.scores[layer] = self._scores(generation, layer, at, moments, real)
-        if not self.config.calibrate or not state.active(layer):
+            return self._compiled(generation, layer, at, moments)
+        if native is not None and moments is not None:
+            out = self._attend_natively(native, call, moments, state)
+            return plain() if out is None else out
+        scores = state.scores[layer] = self._scores(generation, layer, at, moments)
+        if not self.config.calibrate or not active:
             return plain()
         assert state.found is not None
-        beta, gamma = factors(
-            scores.visual,
-            scores.language,
-            state.found.chosen[:, layer].to(scores.visual.device),
-            self._target(layer, scores.visual.device),
-            self.config.factor_limit,
+        found = joint_factors(
+            scores,
+            state.found.least[:, layer].to(scores.device),
+            self._both_targets(layer, scores.device),
+            self.config.limit,
             self.config.drift == "language",
         )
-        state.betas[layer], state.gammas[layer] = beta, gamma
-        if real is None:
-            out = reference_output(at, beta, gamma)
-        else:
-            out = merge(real, [beta, gamma, None][: len(real)])
-        return out.unsqueeze(1)
+        beta, gamma = state.betas[layer], state.gammas[layer] = found[..., 0], found[..., 1]
+        if not self._fast:
+            return reference_output(at, beta.float(), gamma.float()).unsqueeze(1)
+        if self.stage.expected:
+            call.know_plain(at.real.output.flatten(1, 3))
+        return at.real.scaled(found.unflatten(1, (at.key.shape[1], -1)))
 
-    def _compiled(
-        self, generation: Generation[HealState], layer: int, at: Attended, moments: Moments, real: list[Partial]
-    ) -> Tensor:
+    def _native_step(self, at: Attended) -> NativeStep | None:
+        """The compiled functions, if they can be used for this layer."""
+        if self.native is None:
+            return None
+        reason = uncovered(at)
+        if reason is None:
+            return self.native
+        self._fall_back(reason)
+        return None
+
+    def _fall_back(self, reason: str) -> None:
+        """Say once that a fused path that was asked for is not used."""
+        if self.config.path == "fused" and not self._said:
+            self._said = True
+            warnings.warn(f"path fused is not used, fast is: {reason}", HealWarning, stacklevel=2)
+
+    def _attend_natively(
+        self, native: NativeStep, call: AttentionCall, moments: Moments, state: HealState
+    ) -> Tensor | None:
+        """`_attend` by compiled functions. None if the output is the plain one."""
+        at, layer = call.newest, call.layer
+        assert state.found is not None
+        targets = self._both_targets(layer, at.query.device).view(-1, 2)
+        found = native.run(at, moments, self.stage.tables(at), state.found.least[:, layer], targets)
+        state.scores[layer] = found.scores
+        if not self.config.calibrate or not state.active(layer):
+            return None
+        state.betas[layer], state.gammas[layer] = found.factors.unbind(-1)
+        call.know_plain(found.plain)
+        return found.out.unsqueeze(1)
+
+    def _compiled(self, generation: Generation[HealState], layer: int, at: Attended, moments: Moments) -> Tensor:
         """`_attend` as one compiled function."""
         state = generation.state
         assert state.found is not None
@@ -161,35 +211,16 @@ class HealRuntime(Runtime[HealState]):
             mean=moments.mean,
             squared=moments.squared,
             draw=GaussianDraw.of(at, noise),
-            real=real,
+            real=at.split(),
             calibrated=state.found.chosen[:, layer].to(at.query.device),
             target=self._target(layer, at.query.device),
-            limit=self.config.factor_limit,
+            limit=self.config.limit,
             one_sided=self.config.drift == "language",
             measure=self.config.measure,
         )
         visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(step)
-        state.scores[layer] = HeadScores(visual, language, total)
+        state.scores[layer] = torch.stack([visual, language, total], dim=-1)
         return out.unsqueeze(1)
-
-    def _target(self, layer: int, device: torch.device) -> float | Tensor:
-        return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets
-
-    def _current_moments(self, generation: Generation[HealState], layer: int, at: Attended) -> Moments | None:
-        if self.config.path == "reference":
-            return None
-        moments = generation.state.moments[layer]
-        if moments is None or at.regions.length < generation.length:  # a crop, or positions left a sliding window
-            moments = Moments.of(at.key, at.value, at.regions)
-            if at.regions.length == generation.length:
-                generation.state.moments[layer] = moments
-            return moments
-        key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
-        if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
-            moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
-        else:
-            moments.append(key, value, generation.last_groups.to(key.device))
-        return moments
 
     def _scores(
         self,
@@ -197,21 +228,45 @@ class HealRuntime(Runtime[HealState]):
         layer: int,
         at: Attended,
         moments: Moments | None,
-        real: list[Partial] | None,
         address: int | None = None,
-    ) -> HeadScores:
-        """`real` is None on the reference path. `address` overrides the noise address of the pass."""
-        config, draws = self.config, []
-        noise = self._noise(generation, layer, at.query.device, address).at(INFORMATION)
-        for draw in range(1 if config.masking in ("zero", "swap") else config.draws):
-            own = noise.at(draw)
-            if real is None:
-                draws.append(reference_scores(at, config.masking, own, config.covariance, config.measure))
-            else:
-                assert moments is not None
-                fake = noise_partials(at, moments, config.masking, own, config.covariance)
-                draws.append(scores_from_partials(real, fake, config.measure))
-        return mean_scores(draws)
+    ) -> Tensor:
+        """`address` overrides the noise address of the pass."""
+        if self.stage.expected:
+            return self.stage.of(at, moments, None)
+        noise = self._noise(generation, layer, at.query.device, address)
+        return self.stage.of(at, moments, noise.at(INFORMATION))
+
+    def _target(self, layer: int, device: torch.device) -> float | Tensor:
+        return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets
+
+    def _both_targets(self, layer: int, device: torch.device) -> Tensor:
+        """(α, 1 − α), by head if heads have their own."""
+        place = (layer if isinstance(self.targets, Tensor) else 0, device)
+        if place not in self._pairs:
+            own = self.targets[layer] if isinstance(self.targets, Tensor) else torch.tensor(self.targets)
+            self._pairs[place] = torch.stack([own, 1 - own], dim=-1).double().to(device)
+        return self._pairs[place]
+
+    def _current_moments(
+        self, generation: Generation[HealState], layer: int, at: Attended, native: NativeStep | None
+    ) -> Moments | None:
+        if not self._fast:
+            return None
+        moments = generation.state.moments[layer]
+        if moments is None or at.regions.length < generation.length:  # a crop, or positions left a sliding window
+            moments = Moments.of(at.key, at.value, at.regions)
+            if at.regions.length == generation.length:
+                generation.state.moments[layer] = moments
+            return moments
+        if native is not None:
+            native.append(at, moments)
+            return moments
+        key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
+        if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
+            moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
+        else:
+            moments.append(key, value, generation.last_groups.to(key.device))
+        return moments
 
     def _noise(
         self, generation: Generation[HealState], layer: int, device: torch.device, address: int | None = None
@@ -225,7 +280,7 @@ class HealRuntime(Runtime[HealState]):
     # ── contributions and head types ──────────────────────────────────────────────────────────────────
 
     def residual(self, generation: Generation[HealState], layer: int, hidden: Tensor) -> None:
-        if generation.state.refresh and self.config.replacement != "none" and self._part[layer]:
+        if generation.state.refresh and self.config.replaced_by != "none" and self._part[layer]:
             generation.state.streams[layer] = hidden[:, -1]
 
     def project(
@@ -234,7 +289,7 @@ class HealRuntime(Runtime[HealState]):
         state = generation.state
         residual = state.streams[layer]
         # a method that only measures must not change any bit of the output
-        if residual is None or not self.config.calibrate or self.config.path != "fast":
+        if residual is None or not self.config.calibrate or not self._fast:
             return None
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
         found = self.causal.fused(layer, residual, heads, projection, noise)
@@ -259,7 +314,7 @@ class HealRuntime(Runtime[HealState]):
         scores = state.stack_scores(state.scores, generation.rows)
         considered = torch.tensor(self._part)[:, None].expand(-1, self.layout.heads)
         redundant = torch.zeros_like(scores.total, dtype=torch.bool)
-        if config.replacement != "none":
+        if config.replaced_by != "none":
             contributions = state.stack(state.contributions, generation.rows)
             redundant = causally_redundant(contributions, config.sigma_causal, config.yeo_johnson)
         found = classify(
@@ -271,7 +326,9 @@ class HealRuntime(Runtime[HealState]):
             config.yeo_johnson,
         )
         chosen = self._choose(found, considered.to(found.types.device), generation)
-        state.refreshed(HeadTypes(generation.step, found.types, chosen, chosen.any(dim=2).any(dim=0).tolist()))
+        active = chosen.any(dim=2).any(dim=0).tolist()
+        least = torch.where(chosen, DEAD_ZONE, torch.inf)
+        state.refreshed(HeadTypes(generation.step, found.types, chosen, least, active))
 
     def _choose(self, found: HeadMap, considered: Tensor, generation: Generation[HealState]) -> Tensor:
         """The heads to calibrate. All choices except synergy are controls."""

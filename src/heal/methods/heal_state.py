@@ -22,13 +22,15 @@ class HeadTypes:
     types: Tensor
     chosen: Tensor
     """The heads to calibrate."""
+    least: Tensor
+    """What visual and language information must exceed: the dead zone for the chosen heads, ∞ for the others."""
     active: list[bool]
     """Layers in which at least one head of one row is calibrated."""
 
     def select(self, rows: list[int]) -> HeadTypes:
         index = torch.tensor(rows, device=self.types.device)
-        types, chosen = (t.index_select(0, index) for t in (self.types, self.chosen))
-        return HeadTypes(self.step, types, chosen, self.active)
+        types, chosen, least = (t.index_select(0, index) for t in (self.types, self.chosen, self.least))
+        return HeadTypes(self.step, types, chosen, least, self.active)
 
 
 class HealState(State):
@@ -40,7 +42,7 @@ class HealState(State):
         self.found: HeadTypes | None = None
         self.noises: dict[torch.device, Noise] = {}
         self.prompt_contribution: Tensor | None = None
-        self.prompt_scores: list[HeadScores | None] = [None] * layers
+        self.prompt_scores: list[Tensor | None] = [None] * layers
         """Scores of the first token if no position is repeated, with the draw that the repeated one would use."""
         self.refresh = False
         self._layers, self._heads = layers, heads
@@ -50,7 +52,8 @@ class HealState(State):
 
     def clear(self) -> None:
         """Drop the measurements of the previous pass."""
-        self.scores: list[HeadScores | None] = [None] * self._layers
+        self.scores: list[Tensor | None] = [None] * self._layers
+        """Visual, language and total information, [rows, heads, 3]."""
         self.contributions: list[Tensor | None] = [None] * self._layers
         self.streams: list[Tensor | None] = [None] * self._layers
         self.betas: list[Tensor | None] = [None] * self._layers
@@ -90,18 +93,19 @@ class HealState(State):
     # ── all layers as one tensor ──────────────────────────────────────────────────────────────────────
 
     def stack(self, layers: Sequence[Tensor | None], rows: int, missing: float = torch.nan) -> Tensor:
-        """[rows, layers, heads] on the device of the first layer that has values."""
+        """[rows, layers, heads, …] on the device of the first layer that has values."""
         known = next((t for t in layers if t is not None), None)
         if known is None:
             return torch.full((rows, len(layers), self._heads), missing)
-        blank = torch.full((rows, self._heads), missing, device=known.device)
-        return torch.stack([blank if t is None else t.to(known.device) for t in layers], dim=1)
+        if any(t is None for t in layers):
+            blank = torch.full_like(known, missing)
+            layers = [blank if t is None else t for t in layers]
+        return torch.stack([t.to(known.device) for t in layers if t is not None], dim=1)
 
-    def stack_scores(self, scores: Sequence[HeadScores | None], rows: int) -> HeadScores:
-        def stacked(name: str) -> Tensor:
-            return self.stack([None if s is None else getattr(s, name) for s in scores], rows)
-
-        return HeadScores(stacked("visual"), stacked("language"), stacked("total"))
+    def stack_scores(self, scores: Sequence[Tensor | None], rows: int) -> HeadScores:
+        if all(t is None for t in scores):
+            return HeadScores(*torch.full((3, rows, self._layers, self._heads), torch.nan))
+        return HeadScores(*self.stack(scores, rows).float().unbind(-1))
 
     def record(self, rows: int, first: bool, prompt: bool) -> StepRecord:
         """The measurements of this pass. `first`: of the first token; `prompt`: taken while the prompt was read."""
