@@ -19,7 +19,7 @@ from heal.engine.state import State
 from heal.engine.transformers_api import DynamicCache, repeated_encodings
 from heal.errors import UnsupportedError
 
-PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
+VISUAL_ARGUMENTS = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
 """Prefixes of the names of a model's visual arguments."""
 
 
@@ -109,14 +109,16 @@ class Prompt:
         visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
         kept = self.mask.bool() & ~visual
         if not bool(kept.any(1).all()):
-            raise UnsupportedError("without its pictures nothing is left of a prompt: add some text to it")
+            raise UnsupportedError(
+                "the prompt has no text besides its images, but the method needs a text-only prompt: add text to it"
+            )
         width = int(kept.sum(1).max())
         # a stable sort moves the remaining tokens to the right, in order
         order = kept.long().argsort(dim=1, stable=True)[:, -width:]
         mask = kept.gather(1, order).long()
         arguments: dict[str, Any] = {}
         for name, value in self.arguments.items():
-            if name.startswith(PICTURES):
+            if name.startswith(VISUAL_ARGUMENTS):
                 continue
             if isinstance(value, Tensor) and value.shape[:2] == self.ids.shape:
                 value = value.gather(1, order)
