@@ -16,7 +16,7 @@ METHOD = ("method", "own", "inputs")
 
 
 def chosen(first: int, second: int, counts: tuple[int, int], shift: int) -> bool:
-    """Whether a pair belongs to the part: a diagonal of the table, wrapped around its shorter side."""
+    """Whether a pair is in the covering design: a diagonal of the table, wrapped around its shorter side."""
     rows, columns = counts
     if rows >= columns:
         return (first + shift) % columns == second
@@ -24,7 +24,7 @@ def chosen(first: int, second: int, counts: tuple[int, int], shift: int) -> bool
 
 
 def mark_rest(items: Sequence[pytest.Item]) -> None:
-    """Mark the tests of pairs that are left to the whole product."""
+    """Mark the tests of pairs that only run in the full matrix."""
     tables: dict[str, list[tuple[pytest.Item, str, str]]] = {}
     for item in items:
         callspec = getattr(item, "callspec", None)

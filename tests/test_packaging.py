@@ -205,3 +205,7 @@ def test_workflow_and_hooks_call_targets_of_the_makefile() -> None:
     assert called == {"check", "test", "demo", "test-all", "test-lmms", "fuzz"}
     assert hooks == {"check", "test"}
     assert called | hooks <= targets
+
+
+def test_public_names_are_listed() -> None:
+    assert set(heal.__all__) <= set(dir(heal))

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from heal.vlm import VLM
 
 
+def __dir__() -> list[str]:
+    """List the public names for completion, although they are imported on first use."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that `heal --help` does not wait for torch."""
     if name not in _PLACES:

@@ -34,8 +34,14 @@ class Verdict:
 
 
 def check_method(method: Method, neutral: Method | None = None, vlm: VLM | None = None) -> list[Verdict]:
-    """Run all checks. `neutral` is the same method with options that should change nothing."""
+    """Run all checks. `neutral` is the same method with options that should change nothing.
+
+    A method that refuses the model or its own options raises its error, because then nothing can be checked.
+    """
     vlm = vlm or VLM.random()
+    for chosen in (method, neutral):
+        if chosen is not None:
+            _attach(chosen, vlm)
     images = _images()
     laws: list[tuple[str, Callable[[], tuple[bool | None, str]]]] = [
         ("it runs, with a trace", lambda: _runs(vlm, images, method)),
@@ -46,6 +52,17 @@ def check_method(method: Method, neutral: Method | None = None, vlm: VLM | None 
         ("nothing remains", lambda: _nothing_remains(vlm, images, method)),
     ]
     return [_judged(name, law) for name, law in laws]
+
+
+def _attach(method: Method, vlm: VLM) -> None:
+    """Raise the method's error if it refuses the model. The checks report errors of other types."""
+    try:
+        with method.attach(vlm.model):
+            pass
+    except HealError:
+        raise
+    except Exception:
+        return
 
 
 def _judged(name: str, law: Callable[[], tuple[bool | None, str]]) -> Verdict:

@@ -27,7 +27,7 @@ from PIL import Image, ImageOps
 
 from heal.errors import ConfigError, ImageError, InputWarning, first_line, shortened
 
-Picture = str | Path | Image.Image | np.ndarray
+ImageInput = str | Path | Image.Image | np.ndarray
 
 MAX_PIXELS = 64_000_000
 """Default limit of pixels (about 200 MB as RGB). HEAL_MAX_PIXELS and `max_pixels` override it."""
@@ -40,7 +40,7 @@ _noted: set[str] = set()  # kinds of conversion that were reported already
 _opening = threading.Lock()  # warning filters are global to the process
 
 
-def open_image(picture: Picture, max_pixels: int | None = None) -> Image.Image:
+def open_image(picture: ImageInput, max_pixels: int | None = None) -> Image.Image:
     """An RGB image from a path, a PIL image or an array [height, width(, 1, 3 or 4 channels)]."""
     limit = max_pixels if max_pixels is not None else _limit()
     if isinstance(picture, Image.Image):

@@ -19,13 +19,13 @@ from heal.engine.source import Source
 from heal.errors import CheckpointError, ConfigError, ImageError, InputWarning, PromptError, first_line
 from heal.generate import MAX_NEW_TOKENS, Answer, generate
 from heal.hub import located
-from heal.images import Picture, open_image
+from heal.images import ImageInput, open_image
 from heal.methods.base import Method
 from heal.prompts import Messages
 from heal.request import Request
 from heal.streams import Stream
 
-__all__ = ["EMBEDDED", "VLM", "Messages", "Picture", "existing_device", "open_image", "torch_dtype"]
+__all__ = ["EMBEDDED", "VLM", "ImageInput", "Messages", "existing_device", "open_image", "torch_dtype"]
 
 EMBEDDED = Path(__file__).parent / "data" / "model"
 """Checkpoint folder of the embedded model."""

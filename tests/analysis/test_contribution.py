@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from heal.analysis import contribution as room
+from heal.analysis import contribution as module
 from heal.analysis.contribution import (
     causally_redundant,
     contribution,
@@ -101,7 +101,7 @@ def test_half_precision_outputs_are_replaced_in_fp32():
 @pytest.mark.parametrize("replacement", ["gaussian", "zero", "uniform", "cauchy", "swap"])
 @pytest.mark.parametrize("block", [5, 512])
 def test_one_product_is_the_loop_over_heads(replacement, measure, block, monkeypatch):
-    monkeypatch.setattr(room, "BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     generator = torch.Generator().manual_seed(3)
     outputs, weight = outputs_of(), torch.randn(HIDDEN, HEADS * DIM, generator=generator) / 4
     bias, residual = (torch.randn(n, HIDDEN, generator=generator) for n in (1, ROWS))

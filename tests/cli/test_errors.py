@@ -76,6 +76,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "prompt": (["run", "it.png", "\udcff", "--model", "random"], "not text in UTF-8"),
     "formats": (["list", "methods", "--json", "--format", "csv"], "contradict"),
     "steering": ([*RUN, "--method", "\x1b[2J\u202e"], "\\x1b[2J"),
+    "a check of a method that refuses the model": (["check-method", "heal:alpha=auto"], "no equilibrium of its own"),
     "parts": (["report", "--parts", ","], "--parts is empty"),
 }
 

@@ -1,4 +1,4 @@
-"""Nothing is left in a model or a cache, and what is refused is refused before the decoder runs."""
+"""Checks that an attachment leaves nothing in a model or a cache, and that refusals come before the decoder runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.engine.saying import forward
 
 
 def footprint(model: hf.PreTrainedModel) -> tuple[Any, ...]:
-    """Whatever an attachment could leave in a model."""
+    """Everything that an attachment could leave in a model."""
     hooks = {
         (name, key): len(value)
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""What a tiny model says, plain and with a method."""
+"""The output of a tiny model, plain and with a method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

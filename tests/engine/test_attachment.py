@@ -1,4 +1,4 @@
-"""Attaching: one method at a time, alone, and clean afterwards."""
+"""Attaching: one method at a time, and nothing remains afterwards."""
 
 import copy
 import gc
@@ -107,7 +107,7 @@ def test_attention_implementation_comes_back(model, batch) -> None:
 
 
 def test_generate_that_belonged_to_the_instance_comes_back(model, batch) -> None:
-    """Checkpoints with a generate of their own put it into the instance."""
+    """Some checkpoints set their own generate on the instance."""
     own = model.generate = lambda *args, **kwargs: "own"
     with METHOD.attach(model):
         pass
@@ -130,7 +130,7 @@ def test_forward_without_a_cache_stays_plain(model, batch) -> None:
 
 
 def test_cache_dies_with_the_generation(model, batch) -> None:
-    """Key/value caches are large: nothing may hold them until the garbage collector comes by."""
+    """KV caches are large, so no reference may keep them until garbage collection."""
     gc.collect()
     gc.disable()
     try:

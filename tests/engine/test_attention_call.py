@@ -1,4 +1,4 @@
-"""The forms of attention that methods need, against explicit sums in float64."""
+"""The forms of attention that methods need, compared with explicit sums in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def call_of(queries: int, masked: bool, softcap: float | None = None, additive: 
 def expected(
     call: AttentionCall, change: Callable[[np.ndarray, tuple[int, int, int]], tuple[np.ndarray, float]]
 ) -> np.ndarray:
-    """Sums over the keys that each query sees. `change` maps its scores to new ones and to what else is summed up."""
+    """Sums over the keys that each query attends to. `change` maps its scores to new scores and additional terms."""
     query, key, value = (t.double().numpy() for t in (call.query, call.key, call.value))
     allowed = call.allowed().expand(ROWS, 1, -1, -1).numpy()
     out = np.zeros((ROWS, call.queries, HEADS, DIM))

@@ -1,4 +1,4 @@
-"""Attention that is not plain softmax over the keys: done as the model does it, or refused before the first token."""
+"""Attention other than a softmax over the keys: computed like the model does, or refused before the first token."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ OTHER = DoLa(layers=(0, 1))  # looks at no attention at all
 
 @pytest.mark.parametrize("method", [HEAL(), OTHER])
 def test_learned_sinks_are_refused_when_a_method_is_attached(method: Any) -> None:
-    """sdpa would leave them out without a word, so no method may be attached."""
+    """sdpa would ignore them silently, so no method may be attached."""
     model = zoo.build("llava")
     model.get_decoder().layers[2].self_attn.sinks = nn.Parameter(torch.zeros(8))
     with pytest.raises(UnsupportedError, match="learned sinks"), method.attach(model):
@@ -24,7 +24,7 @@ def test_learned_sinks_are_refused_when_a_method_is_attached(method: Any) -> Non
 
 
 class Tokens:
-    """A streamer that counts what it is given."""
+    """A streamer that counts its tokens."""
 
     def __init__(self) -> None:
         self.given: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Caches from call to call: further turns, static caches used again, rows that are followed."""
+"""Caches across calls: further turns, reused static caches, and rows that are followed."""
 
 import warnings
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_a_prompt_cannot_be_cropped(model, batch) -> None:
 
 @dataclass(frozen=True)
 class Talk:
-    """Two turns over one cache: what was said, and the groups of all cached positions."""
+    """Two turns with one cache: the output, and the groups of all cached positions."""
 
     turns: tuple[Said, Said]
     fired: tuple[Fired, ...]
@@ -101,7 +101,7 @@ def test_second_turn_without_effect_is_the_plain_one(model, rows: list[Row]) -> 
 
 
 def test_second_turn_has_no_sink_of_its_own(model) -> None:
-    """The first position of the conversation is a sink; the first of a later turn is a word like others."""
+    """The first position of the conversation is a sink. The first position of a later turn is an ordinary token."""
     found = talk(model, ROWS[:1], HEAL(sinks="neutral"))
     assert (known(found.groups)[0] == 2).nonzero().flatten().tolist() == [0]
 

@@ -1,4 +1,4 @@
-"""A model given to torch.compile does not call hooks: a method refuses it before the first token."""
+"""A compiled model does not call hooks, so a method refuses it before the first token."""
 
 from collections.abc import Callable
 
@@ -68,7 +68,7 @@ def test_a_compiled_vision_tower_is_no_obstacle(model, batch) -> None:
 
 
 def test_layers_that_do_not_come_by_are_noticed(model, batch) -> None:
-    """Whatever else takes a layer's attention away from the method: no answer that is the plain model's in part."""
+    """If something else replaces the attention of a layer, there is an error instead of a partly plain answer."""
     attention = model.get_decoder().layers[1].self_attn
     with left_clean(model, batch), METHOD.attach(model):
         own = attention.forward

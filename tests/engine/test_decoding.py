@@ -1,4 +1,4 @@
-"""Options of generate(): what is meant is taken, anything else is one clear line before a model is loaded."""
+"""Options of generate(): valid options are accepted, others give a one-line error before a model is loaded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Proof of effect: changes are counted, and a generation without changes says why."""
+"""Counts of changes. A generation without changes gives the reason."""
 
 import warnings
 from collections.abc import Mapping
@@ -106,7 +106,7 @@ def test_no_warning_when_something_was_calibrated(model, batch) -> None:
 
 
 class Claims(Runtime):
-    """Declares a large change at every step; what it really does is up to its children."""
+    """Declares a large change at every step. Subclasses decide what is really changed."""
 
     neutral: ClassVar[Mapping[str, float]] = {"size": 0.0}
 
@@ -122,7 +122,7 @@ class Undone(Claims):
 
 
 class Shifted(Claims):
-    """A constant on all scores: no distribution is another."""
+    """Adds a constant to all logits, which leaves the distribution unchanged."""
 
     def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return logits + 3.0
@@ -134,7 +134,7 @@ class Normalised(Claims):
 
 
 class OneHead(Runtime):
-    """Really changes head 3 of layer 1."""
+    """Changes head 3 of layer 1."""
 
     def head_outputs(self, generation: Generation, layer: int, outputs: Tensor) -> Tensor:
         if layer != 1:
@@ -145,7 +145,7 @@ class OneHead(Runtime):
 
 
 class Sharper(Runtime):
-    """Another temperature: other probabilities; with one beam that goes on, the same ranking."""
+    """Changes the temperature: other probabilities, but the same ranking if one beam continues."""
 
     def logits(self, generation: Generation, logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         return 1.01 * logits
@@ -188,7 +188,7 @@ def test_under_beams_only_another_ranking_counts(model, batch) -> None:
 
 
 def test_beam_scores_are_those_of_transformers(model, batch, monkeypatch) -> None:
-    """What rankings are judged by, against what the library's own search chooses from."""
+    """The ranking of the engine equals the ranking that beam search of transformers uses."""
     ours, theirs = list[Tensor](), list[Tensor]()
     choose = model._get_top_k_continuations
 
@@ -214,7 +214,7 @@ def test_beam_scores_are_those_of_transformers(model, batch, monkeypatch) -> Non
 
 
 def test_heal_counts_by_comparing(model, batch) -> None:
-    """The factors of heads and the outputs that they change tell the same, head by head."""
+    """The factors of heads and the changed outputs agree, head by head."""
     with HEAL(alpha=0.3, interval=2).attach(model, trace=True) as handle:
         say(model, batch)
     records = [record.values for record in known(handle.attachment.latest).state.records]

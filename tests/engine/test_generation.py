@@ -1,4 +1,4 @@
-"""Generation: which position belongs to whom, from the prompt to the last token, through windows and beams."""
+"""The position groups of a generation, from the prompt to the last token, with windows and beams."""
 
 from typing import Any
 
@@ -28,13 +28,13 @@ def prompted(*rows: str, groups: int = 2) -> Generation:
 
 
 def seen(*rows: str) -> Tensor:
-    """A mask [rows, 1, query, key] of which only the last query counts: x is seen."""
+    """A mask [rows, 1, query, key]. Only the last query counts: x is attended."""
     last = torch.tensor([[c == "x" for c in row] for row in rows])
     return torch.stack([torch.zeros_like(last), last], dim=1)[:, None]
 
 
 def pattern(regions: Regions) -> list[str]:
-    """A letter a position, as `owners` takes it; a dot belongs to nobody."""
+    """One letter per position, as in `owners`; a dot is in no group."""
     rows = []
     for row in regions.masks:
         assert int(row.sum(0).max()) <= 1
@@ -47,7 +47,7 @@ def letters(generation: Generation, mask: Tensor | None = None, positions: int =
 
 
 class Rows(State):
-    """State of a method that writes down which rows it was told."""
+    """A state that records the rows it was told."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,9 +143,9 @@ def test_growing_cache_extends_what_is_known() -> None:
         generation.read_token(new)
         grown = generation.regions(FULL, None, generation.length, CPU)
         assert pattern(grown) == expected
-        anew = Regions.of(grown.masks)
-        assert grown.counts == anew.counts
-        assert grown.spans == anew.spans
+        recomputed = Regions.of(grown.masks)
+        assert grown.counts == recomputed.counts
+        assert grown.spans == recomputed.spans
 
 
 def test_growing_spans_stay_slices() -> None:
@@ -230,7 +230,7 @@ def test_first_position_is_a_sink_even_if_it_is_an_ordinary_word() -> None:
 
 
 def masks(present: Tensor) -> list[Any]:
-    """The same padding as transformers may tell it."""
+    """The same padding in the different forms of transformers."""
     square = present[:, None, None].expand(-1, 1, present.shape[1], -1)
     additive = torch.where(square, 0.0, torch.finfo(torch.float32).min)
     return [present.long(), square, additive, {"sliding_attention": ~square, "full_attention": square}]

@@ -1,4 +1,4 @@
-"""Layout: the same parts are found in every architecture, and what has not got them is refused."""
+"""Layout: the same parts are found in every architecture, and models without them are refused."""
 
 from dataclasses import FrozenInstanceError
 from functools import cache
@@ -92,7 +92,7 @@ def test_attention_of_the_vision_tower_is_not_taken(name: str) -> None:
 
 
 class Strange(nn.Module):
-    """A model that generates text from images, built in another way."""
+    """A model that generates text from images and has another structure."""
 
     def __init__(self, layer: type[nn.Module] | None) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class WithoutProjection(nn.Module):
 
 
 class Hybrid(nn.Module):
-    """The second of two has no attention, as in models that mix it with recurrence."""
+    """The second of two layers has no attention, as in hybrid recurrent models."""
 
     made = 0
 

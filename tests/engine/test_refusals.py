@@ -1,4 +1,4 @@
-"""What is refused, before anything is generated, and what to do instead."""
+"""Unsupported calls are refused before anything is generated, and the message says what to do instead."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How layers add the output of their attention to the stream: what is found is what really flows."""
+"""How layers add their attention output to the residual stream: the detected rule equals the real computation."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def tiny_decoder(family: str) -> Any:
 
 
 def flow(layer: Any, decoder: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """In a real pass: the stream before attention, o_proj's output, and the stream that is read next."""
+    """From a real pass: the stream before attention, the output of o_proj, and the stream after the addition."""
     seen: dict[str, Any] = {"read": []}
 
     def enters(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def test_asking_leaves_the_layer_alone() -> None:
 
 
 class _Doubling(hf.models.llama.modeling_llama.LlamaDecoderLayer):
-    """Adds the output of its attention in a way of its own."""
+    """Adds its attention output in an unknown way."""
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         out, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)

@@ -1,4 +1,4 @@
-"""Counts of changes: summed up step by step, whatever is pending, and never from what a method declares alone."""
+"""Counts of changes are summed step by step, and do not depend on what a method declares."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from heal.engine.tally import Fired, Tallies, Tally
 
 
 def changes(*counts: int) -> Changes:
-    """So many changes in each row."""
+    """The given number of changes in each row."""
     found = Changes(len(counts), torch.device("cpu"))
     found.counts.append(torch.tensor(counts))
     return found

@@ -1,4 +1,4 @@
-"""Two models, two threads: side by side, in any order; threads on one model take turns."""
+"""Threads: two models side by side, and threads on one model that take turns."""
 
 import threading
 import warnings
@@ -29,7 +29,7 @@ def test_two_models_in_one_thread(model, batch) -> None:
 
 
 def overlapping(one: hf.PreTrainedModel, two: hf.PreTrainedModel, batch: dict[str, Tensor]) -> Said:
-    """What `two` says when the method leaves `one` first."""
+    """The output of `two` if the method is detached from `one` first."""
     first, second = ExitStack(), ExitStack()
     with second:
         with first:
@@ -81,7 +81,7 @@ def test_two_threads_on_two_models(model) -> None:
 
 
 class Slow:
-    """A generation in another thread that stops in its second step until it is told to go on."""
+    """A generation in another thread that pauses at its second step until it is released."""
 
     def __init__(self, model: hf.PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> None:
         self.busy, self._on, self.said = threading.Event(), threading.Event(), list[Said]()
@@ -131,7 +131,7 @@ def test_other_threads_wait_until_a_method_is_gone(model, batch) -> None:
 
 
 def test_a_method_in_the_midst_of_a_plain_generation_disturbs_neither(model, batch) -> None:
-    """A raw generate() that began before the method was attached goes on when it is gone."""
+    """A raw generate() that started before the method was attached continues after it is detached."""
     plain, expected = say(model, batch), healed(model, batch)
     with left_clean(model, batch):
         slow = Slow(model, batch)
@@ -143,7 +143,7 @@ def test_a_method_in_the_midst_of_a_plain_generation_disturbs_neither(model, bat
 
 
 def test_a_pass_under_way_stays_plain(model, batch) -> None:
-    """The method arrives between two layers of another thread's forward pass."""
+    """The method is attached between two layers of another thread's forward pass."""
     logits = forward(model, batch)
     between, go_on, found = threading.Event(), threading.Event(), list[Tensor]()
 

@@ -24,7 +24,7 @@ HOME = Path(api.__file__)
 
 @contextmanager
 def changed(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside is told as a change of this API."""
+    """Report every failure inside as a change of this API."""
     try:
         yield
     except Exception as error:

@@ -34,7 +34,13 @@ WRITTEN = ("trace", "out", "to")
 REFUSALS = (2, 3)
 PROMPTS = ("what is this ?", "Is there a dog?", "describe the image")
 ONE = f"{strings.SCENES}=1"
-FORCED = {"max_new_tokens": ("1", "2"), "limit": ("1", "2"), "batch_size": ("1", "2", "16"), "num_beams": ("1", "2")}
+FORCED = {
+    "max_new_tokens": ("1", "2"),
+    "limit": ("1", "2"),
+    "count": ("1", "2"),
+    "batch_size": ("1", "2", "16"),
+    "num_beams": ("1", "2"),
+}
 """Valid values of options for which large values take long."""
 
 LONG = ("max_new_tokens", "limit")
@@ -102,7 +108,7 @@ def value(draw: Draw, words: tuple[str, ...], parameter: Any, wrong: float) -> s
     if good is not None and not draw.often(wrong):
         return good
     if name in LONG:
-        return draw.choice([n for n in odd.NUMBERS if not n.strip().isdigit() or len(n) > 40])
+        return draw.choice([n for n in odd.NUMBERS if not _takes_long(n)])
     if name in (
         "image",
         "data",
@@ -117,6 +123,14 @@ def value(draw: Draw, words: tuple[str, ...], parameter: Any, wrong: float) -> s
     ):
         return odd.path_to_read(draw, files().get(name))
     return odd.argument(draw)
+
+
+def _takes_long(number: str) -> bool:
+    """Whether a number of tokens or samples is valid and large. Python reads 1_000 as 1000."""
+    try:
+        return int(number) > 5
+    except ValueError:
+        return False
 
 
 def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str | None:
@@ -188,7 +202,7 @@ def arguments(draw: Draw) -> list[str]:
 
 def _needed(name: str) -> bool:
     """Options that keep a command short."""
-    return name in ("model", "max_new_tokens", "limit")
+    return name in ("model", "max_new_tokens", "limit", "count")
 
 
 def command_lines(draw: Draw) -> None:

@@ -13,10 +13,11 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from tests.fuzz.oracle import Case, Outcome, judge
+from tests.fuzz.oracle import BLOCKED, Case, Outcome, judge
 
-SILENT = 90.0
-"""Seconds without output after which a process is killed, because code outside Python may hang."""
+SILENT = 60.0 * BLOCKED + 30
+"""Seconds without output after which a process is killed, because code outside Python may hang. No kind of input may
+take longer by the clock."""
 
 
 def cases(inputs: int, seed: int, only: list[str]) -> list[Case]:

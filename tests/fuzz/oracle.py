@@ -31,6 +31,9 @@ except ImportError:  # not on Windows
 Verdict = Literal["ok", "refused", "failed"]
 MEMORY = 3 * 2**30
 """Address space in bytes that one input may use."""
+BLOCKED = 6
+"""How many times the processor time of its limit an input may take by the clock: it may wait for nothing, and other
+programs may use the processor."""
 SHOWN = 600
 
 
@@ -70,7 +73,7 @@ class Kind:
     few: int
     """Number of inputs in the test suite."""
     seconds: float = 10.0
-    """Time limit in seconds."""
+    """Time limit in seconds of the processor."""
 
 
 @dataclass(frozen=True)
@@ -164,18 +167,27 @@ def _where(error: BaseException) -> str:
 @contextmanager
 def _limits(seconds: float) -> Iterator[None]:
     """Limit time and memory of one input."""
+    longest = seconds * BLOCKED
+    with (
+        _timer(signal.SIGPROF, signal.ITIMER_PROF, seconds, f"more than {seconds:g} s"),
+        _timer(signal.SIGALRM, signal.ITIMER_REAL, longest, f"more than {longest:g} s by the clock"),
+        _memory(),
+    ):
+        yield
 
+
+@contextmanager
+def _timer(sent: int, timer: int, seconds: float, problem: str) -> Iterator[None]:
     def stop(_: int, frame: FrameType | None) -> None:
-        raise TooLong(f"more than {seconds:g} s")
+        raise TooLong(problem)
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(sent, stop)
+    signal.setitimer(timer, seconds)
     try:
-        with _memory():
-            yield
+        yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0)
+        signal.signal(sent, before)
 
 
 @contextmanager

@@ -36,9 +36,13 @@ def crash(draw: Draw) -> None:
 def hang(draw: Draw) -> None:
     try:
         while True:
-            time.sleep(0.01)
+            pass
     except Exception:
         pass
+
+
+def wait(draw: Draw) -> None:
+    time.sleep(30)
 
 
 def devour(draw: Draw) -> None:
@@ -63,6 +67,7 @@ def test_verdicts() -> None:
         "what was drawn",
     )
     assert tried(hang, 0.1).what == "TooLong: more than 0.1 s"
+    assert tried(wait, 0.1).what == "TooLong: more than 0.6 s by the clock"
     assert tried(devour).what.startswith("MemoryError")
     assert tried(accept_nonsense).what == "Nonsense: 0 is more than 1"
     assert tried(leave).what == "SystemExit: 1"
@@ -102,6 +107,12 @@ def test_every_kind_is_drawn() -> None:
 def test_bad_endings_are_detected(ended: Ended, problem: str) -> None:
     with pytest.raises(Nonsense, match=problem):
         judge_ended(["score", "chair", *["--json"] * ended.out.startswith(("{", "f1\n"))], ended)
+
+
+def test_numbers_that_take_long_are_left_out() -> None:
+    left_out = {n for n in odd.NUMBERS if commands._takes_long(n)}
+    assert {"1_000", "1000000"} < left_out
+    assert not left_out & {"1", " 1", "+1", "1e3", "9" * 5000, "nan", ""}
 
 
 def test_good_endings_are_accepted() -> None:

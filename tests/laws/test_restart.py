@@ -34,7 +34,7 @@ HOT = {"do_sample": True, "temperature": 50.0, "suppress_tokens": [*range(zoo.IM
 
 
 class Restarting(Runtime[State]):
-    """Adds a small part of the branch's logits, and keeps what the branch said."""
+    """Adds a small part of the branch's logits, and records the branch's logits."""
 
     branches = (Branch("other"),)
 
@@ -58,7 +58,7 @@ class WithRuntime(Method):
     own: Any = None
 
     def __post_init__(self) -> None:
-        """The runtime is no option of a method: nothing to check."""
+        """The runtime is not an option of a method, so its type is not checked."""
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         return self.own
@@ -92,7 +92,7 @@ def test_a_restarted_branch_equals_a_model_that_saw_its_images_from_the_start(na
 
 
 def test_a_grid_of_another_size() -> None:
-    """Qwen-VL: one image with twice the rows of patches, so the positions behind it differ."""
+    """Qwen-VL: one image with twice the rows of patches, so later positions differ."""
     name, (rows, columns) = "qwen2_5_vl", zoo._GRID
     batch = inputs_of(name, (OWN[0],))
     ids, image = batch["input_ids"], batch["input_ids"] == zoo.IMAGE
@@ -131,7 +131,7 @@ def test_a_restarted_branch_follows_the_beams(name: str) -> None:
 
 
 class Searching(Restarting):
-    """Greedy search that reads two tokens, takes them back, and restarts the branch in the middle of that."""
+    """Greedy search that reads two tokens, takes them back, and restarts the branch in between."""
 
     def search(self, search: Search) -> None:
         logits = search.start()
@@ -167,7 +167,7 @@ def test_a_search_restarts_a_branch_after_a_crop(name: str) -> None:
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_crops_of_the_original_image(copies: int) -> None:
-    """With the processor: the method asks for the image, cuts it, and reads the rest of the prompt as it was."""
+    """With the processor: the method gets the image, crops it, and the rest of the prompt is unchanged."""
     vlm = VLM.random()
     images = [Image.effect_noise((40, 40), 90).convert("RGB"), Image.effect_noise((64, 48), 50).convert("RGB")]
 

@@ -16,7 +16,7 @@ from heal.cli.app import app
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.errors import ConfigError, HealWarning
+from heal.errors import ConfigError, HealWarning, UnsupportedError
 from heal.methods import available, base, loading, parse
 from tests import zoo
 from tests.known import known
@@ -207,6 +207,24 @@ def test_broken_methods_are_detected() -> None:
     assert "two runs are equal" in broken(Draws)
     assert "a row alone is the row in a batch" in broken(OfTheBatch)
     assert "it runs, with a trace" in broken(Fails)
+
+
+@dataclass(frozen=True)
+class Refuses(Method):
+    error: type[Exception] = UnsupportedError
+
+    def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
+        raise self.error("no model of this kind")
+
+
+def test_a_method_that_refuses_the_model_is_not_checked() -> None:
+    """Five failed checks would repeat the reason. An error that is no refusal fails the checks."""
+    for method, neutral in ((Refuses(), None), (Own(Logits), Refuses())):
+        with pytest.raises(UnsupportedError, match="no model of this kind"):
+            check_method(method, neutral)
+    verdicts = check_method(Refuses(error=ValueError))
+    assert [v.holds for v in verdicts] == [False, None, False, False, False, False]
+    assert verdicts[0].detail == "ValueError: no model of this kind"
 
 
 def test_laws_of_a_neutral_strength() -> None:

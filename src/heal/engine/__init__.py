@@ -1,1 +1,1 @@
-"""How a method takes part in a transformers model: the attention function, the hooks, one generation's state."""
+"""Attach a method to a transformers model: attention function, hooks, branches, and the state of a generation."""

@@ -1,4 +1,4 @@
-"""A method attached to a model for the length of a `with` block. Everything it changes is undone at the end."""
+"""Attach a method to a model inside a `with` block. All changes to the model are undone at the end."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError
 
 
 class Attachment(LayerHooks):
-    """Hooks, settings and generation states of one method in one model.
+    """The hooks, settings and generation states of one method in one model.
 
-    While it lasts, other threads that use the model wait, unless it is `shared`: then every generate() of the model
-    uses the method, whatever thread it comes from, one call after the other.
+    Meanwhile other threads that use the model wait. If it is `shared`, every generate() of the model uses the method,
+    whichever thread calls it, one call at a time.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Attachment(LayerHooks):
         shared: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """`options`: the options of generate() that the method sets."""
+        """`options` are the options of generate() that the method sets."""
         super().__init__(layout, runtime)
         self.options = dict(options or {})
         self.source = source
@@ -64,12 +64,14 @@ class Attachment(LayerHooks):
         self.generations: weakref.WeakKeyDictionary[Cache, Generation[Any]] = weakref.WeakKeyDictionary()
         self.latest: Generation[Any] | None = None
         self._lock = lock_of(layout.model)
-        # the effect of a search is the tokens that it chooses, not their scores
+        # a search changes which tokens are chosen, not their scores
         changes_scores = any(map(runtime.overrides, CHANGING))
         self._chooses_tokens = runtime.overrides("search") or (bool(self.options) and not changes_scores)
         self._groups = PositionGroups(layout, runtime.group_count)
         self._beams = 1
-        self._recording = False  # whether sliding windows keep positions that leave them, for a crop
+        self._recording = (
+            False  # whether sliding windows store the positions that leave them, so that a crop can restore them
+        )
         self._called: list[Tally] = []  # the tallies of the current call
         self._generating = False
         self._attached = False
@@ -150,7 +152,7 @@ class Attachment(LayerHooks):
                 keep(layer.register_forward_pre_hook(self._before_layer(index), with_kwargs=True))
             if calls("projected"):
                 keep(module.o_proj.register_forward_hook(self._after_projection(index)))
-            if calls("project") and "forward" not in vars(module.o_proj):  # else it is offloaded or wrapped
+            if calls("project") and "forward" not in vars(module.o_proj):  # otherwise it is offloaded or wrapped
                 self._replace(module.o_proj, "forward", self._projection(index, module.o_proj.forward))
             if calls("mlp_output"):
                 keep(self._mlp(layer).register_forward_hook(self._after_mlp(index)))
@@ -188,7 +190,7 @@ class Attachment(LayerHooks):
         call = check_call(self.model, args, kwargs)
         self.runtime.check_rows(call.samples, call.copies)
         refuse_compiled(self.layout)
-        self._encoder.taken()  # drop what a failed call left behind
+        self._encoder.taken()  # discard calls recorded by a failed generate()
         self._beams = call.beams
         if self.model.device.type != "cpu":
             # generate() compiles a model with a static cache, which would trace our hooks
@@ -208,7 +210,7 @@ class Attachment(LayerHooks):
         return self.latest
 
     def _explain(self, tallies: list[Tally]) -> None:
-        """Give the reason if nothing was changed."""
+        """Store the reason if nothing was changed, and warn once."""
         if self.latest is None or not tallies or any(bool(s[0].sum() > 0) for t in tallies for s in t.steps):
             return
         if not self.latest.visual and self.runtime.needs_image:
@@ -278,7 +280,7 @@ class Attachment(LayerHooks):
         self.runtime.before_pass(generation)
 
     def _begin_state(self, generation: Generation[Any]) -> None:
-        """The method's state for a prompt, or an empty one if the method has nothing to do."""
+        """Create the method's state for a prompt, or an empty state if the method is idle."""
         active = generation.visual or not self.runtime.needs_image
         earlier = getattr(generation, "state", None)
         generation.state = self.runtime.begin(generation, earlier) if active else State()
@@ -287,7 +289,7 @@ class Attachment(LayerHooks):
         self._called.append(generation.tally)
 
     def _follow_search(self, generation: Generation[Any], ids: Tensor) -> None:
-        """Compare the tokens that the search chose with the likeliest ones."""
+        """Count the rows in which the search did not choose the most likely token."""
         if generation.beams is not None:
             generation.beams.read(ids)
         if generation.best is not None and len(generation.best) == len(ids):
@@ -296,7 +298,7 @@ class Attachment(LayerHooks):
             generation.tally.count(changes)
 
     def _follow_branches(self, generation: Generation[Any], kwargs: dict[str, Any], prompt: Prompt | None) -> None:
-        """Align the branches with the model's own new pass. At a prompt they start."""
+        """Align the branches with the model's new pass, and start them at a prompt."""
         if prompt is not None:
             generation.passes = BranchPasses(self.layout, self._groups, self._running)
         passes = generation.passes
@@ -307,7 +309,7 @@ class Attachment(LayerHooks):
 
     @contextmanager
     def _running(self, own: Generation[Any]) -> Iterator[None]:
-        """Run a pass of a branch, possibly in the middle of the model's own pass."""
+        """Run a pass of a branch, possibly during a pass of the model itself."""
         before = self._pass, self._attended, self._changes
         self._pass = own
         try:
@@ -325,7 +327,7 @@ class Attachment(LayerHooks):
                 "this cache was filled without the method, so heal does not know which of its positions "
                 "are visual: start with an empty cache inside the `with` block"
             )
-        caches.unfollow(cache)  # a static cache is emptied and used again
+        caches.unfollow(cache)  # a static cache may have been reset and reused
         fresh = self.latest = self.generations[cache] = Generation(self.runtime.group_count, source=self.source)
         caches.follow(cache, fresh.select, fresh.crop)
         return fresh
@@ -339,7 +341,7 @@ class Attachment(LayerHooks):
         others = generation.passes.logits(generation) if isinstance(generation.passes, BranchPasses) else {}
         old = output.logits[:, -1].float()
         new = self.runtime.logits(generation, old, others)
-        if new is not old:  # in fp32 for every dtype: a contrast of rounded logits is noise
+        if new is not old:  # in fp32 for every dtype: differences of rounded logits would be noise
             self._changes.rows(
                 moved(new, old) > SHIFT if generation.beams is None else generation.beams.reranked(old, new)
             )

@@ -24,7 +24,7 @@ NAME = "heal"
 
 @runtime_checkable
 class Attends(Protocol):
-    """Whatever is attached to an attention module."""
+    """What an attention module calls while a method is attached to it."""
 
     @property
     def whole_prompt(self) -> bool: ...
@@ -56,13 +56,13 @@ def attached_to(module: nn.Module) -> Attends | None:
     return _attached.get(module)
 
 
-# id of a configuration -> (attachments that need it switched, what it was): models may share one
+# id of a configuration -> (number of attachments, original implementation); several models may share one
 _switched: dict[int, tuple[int, str]] = {}
 _switching = threading.Lock()
 
 
 def switch(model: Any, config: Any) -> None:
-    """The language backbone uses our function, until as many `switch_back` have come."""
+    """Switch the language backbone to the function of this module. Each call needs one `switch_back`."""
     with _switching:
         count, before = _switched.get(id(config), (0, attention_name(config)))
         _switched[id(config)] = (count + 1, before)
@@ -82,8 +82,10 @@ def switch_back(model: Any, config: Any) -> None:
 def plain_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    if options.get("s_aux") is not None:  # sdpa would leave them out without a word
-        raise UnsupportedError(f"{type(module).__name__} has learned sinks: not softmax over the keys alone")
+    if options.get("s_aux") is not None:  # sdpa would ignore them silently
+        raise UnsupportedError(
+            f"{type(module).__name__} has learned sinks: its attention is not a softmax over the keys alone"
+        )
     if options.get("softcap") is not None:
         return _eager_attention(module, query, key, value, mask, **options)
     return sdpa_attention_forward(module, query, key, value, mask, **options)
@@ -92,9 +94,9 @@ def plain_attention(
 def original_attention(
     name: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """For a pass of another thread that was under way when a method was attached: the model's own implementation.
+    """The model's own implementation, for a pass that another thread started before a method was attached.
 
-    A 4D mask fits sdpa whatever made it; eager attention is no registered function, and sdpa is the same.
+    sdpa handles every 4D mask. Eager attention is not a registered function; sdpa computes the same.
     """
     function = ALL_ATTENTION_FUNCTIONS.get(name)
     if function is None or isinstance(mask, Tensor):
@@ -105,7 +107,7 @@ def original_attention(
 def _eager_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The eager attention of the module's own model, as transformers uses it: sdpa has no soft cap."""
+    """The eager attention of the module's model, for soft-capped scores, which sdpa does not support."""
     eager = eager_attention(module)
     if eager is None:
         raise UnsupportedError(f"{type(module).__name__} caps its scores, and no eager attention was found for it")

@@ -1,4 +1,4 @@
-"""One call of a layer's attention, as a value, with the forms of attention that methods need."""
+"""One call of a layer's attention as a frozen value, with the forms of attention that methods need."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 ALL = slice(None)
 BLOCK = 128
-"""Queries whose weights are computed at once: a prompt's whole matrix is never needed at one time."""
+"""Number of queries whose weights are computed at once, so that the T × T matrix of a prompt is never stored."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """All queries of one pass against all keys of one layer, after rotary embedding and the cache update.
+    """All queries of one pass and all keys of one layer, after rotary embedding and the cache update.
 
-    Keys and values are not repeated for grouped-query attention. `mask` is what transformers made: boolean or
-    additive, or None for causal attention of several queries and full attention of one.
+    Keys and values are not repeated for grouped-query attention. `mask` comes from transformers: boolean or additive,
+    or None for causal attention of several queries and full attention of one.
     """
 
     generation: Generation
@@ -62,36 +62,36 @@ class AttentionCall:
 
     @cached_property
     def regions(self) -> Regions:
-        """The position groups among the keys, as far as the newest query sees them."""
+        """The position groups of the keys that the newest query attends to."""
         return self.generation.regions(self.kind, self.mask, self.positions, self.key.device)
 
     @cached_property
     def newest(self) -> Attended:
-        """The newest query alone against the cache."""
+        """The newest query with the cached keys and values."""
         return Attended(self.query[:, :, -1], self.key, self.value, self.regions, self.scale, self.softcap)
 
     @property
     def groups(self) -> Tensor:
-        """[rows, positions] the position group of each key; of padding it says nothing."""
+        """The position group of each key, [rows, positions]. Undefined at padding."""
         generation = self.generation
         return generation.groups[:, generation.length - self.positions :].to(self.key.device)
 
     def blocks(self, queries: slice = ALL, size: int | None = None) -> Iterator[slice]:
-        """These queries in blocks, for methods that need the weights of many of them."""
+        """Split queries into blocks, for methods that need the weights of many queries."""
         first, end, _ = queries.indices(self.queries)
         size = size or BLOCK
         for start in range(first, end, size):
             yield slice(start, min(start + size, end))
 
     def allowed(self, queries: slice = ALL) -> Bool[Tensor, "some one queries positions"]:
-        """Which keys each query may attend: causality, padding and windows. `some` is 1 or rows."""
+        """The keys that each query may attend to, given causality, padding and windows. `some` is 1 or rows."""
         if self.mask is not None:
             return as_bool(self.mask[:, :1, queries, : self.positions])
         ones = torch.ones(self.queries, self.positions, dtype=torch.bool, device=self.key.device)
         return ones.tril(self.positions - self.queries)[None, None, queries]
 
     def scores(self, queries: slice = ALL) -> Float[Tensor, "rows heads queries positions"]:
-        """Scaled and capped q·k in fp32; −inf where a key may not be attended."""
+        """Scaled and capped q·k in fp32, −inf where a query may not attend to a key."""
         query = self.query[:, :, queries].float() * self.scale
         rows, heads, count, dim = query.shape
         grouped = query.reshape(rows, self.key.shape[1], -1, dim)
@@ -99,13 +99,13 @@ class AttentionCall:
         return capped(scores, self.softcap).masked_fill(~self._attendable(queries), -torch.inf)
 
     def weights(self, queries: slice = ALL) -> Float[Tensor, "rows heads queries positions"]:
-        """Attention weights of these queries only."""
+        """The attention weights of these queries."""
         return self.scores(queries).softmax(-1)
 
     def combine(
         self, weights: Float[Tensor, "rows heads queries positions"]
     ) -> Float[Tensor, "rows queries heads dim"]:
-        """The output for given attention weights."""
+        """The attention output for given weights."""
         rows, heads, count, positions = weights.shape
         grouped = weights.reshape(rows, self.value.shape[1], -1, positions)
         out = torch.matmul(grouped, self.value.float())
@@ -119,11 +119,11 @@ class AttentionCall:
         rescale: Callable[[Tensor], Tensor] | None = None,
         queries: slice = ALL,
     ) -> Float[Tensor, "rows queries heads dim"]:
-        """Attention with changed scores, block by block, for these queries only.
+        """The attention output of these queries with changed scores, computed in blocks.
 
-        `bias` is added to the scores, `keep` (boolean) drops keys where it is False, `rescale` maps the scores
-        [rows, heads, queries, positions] to new ones; all three broadcast to that shape. `sink` is the score of one
-        extra key whose value is zero, broadcast to [rows, heads, queries].
+        `bias` is added to the scores, `keep` (boolean) drops keys where it is False, and `rescale` maps the scores
+        [rows, heads, queries, positions] to new ones; `bias` and `keep` broadcast to that shape. `sink` is the score
+        of an additional key whose value is zero; it broadcasts to [rows, heads, queries].
         """
         outputs = []
         for block in self.blocks(queries):
@@ -138,7 +138,7 @@ class AttentionCall:
         return torch.cat(outputs, dim=1)
 
     def with_newest(self, output: Float[Tensor, "rows heads dim"]) -> Float[Tensor, "rows queries heads dim"]:
-        """The plain output with that of the newest query replaced."""
+        """The plain output, with the output of the newest query replaced."""
         whole = self.plain()
         if self.queries == 1:
             return output.unsqueeze(1)
@@ -161,7 +161,7 @@ class AttentionCall:
         return "plain_newest" in vars(self)
 
     def _attendable(self, queries: slice) -> Tensor:
-        """A query of padding attends everything: its output is never used, and must not be NaN."""
+        """Like `allowed`, but padding queries attend to every key, so that their unused output is not NaN."""
         allowed = self.allowed(queries)
         return allowed | ~allowed.any(-1, keepdim=True)
 

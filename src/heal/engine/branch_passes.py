@@ -1,4 +1,4 @@
-"""The forward passes of a method's branches: prompts, tokens, and a new start in the middle of an answer."""
+"""The forward passes of a method's branches: prompts, tokens, and restarts in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heal.errors import ConfigError, UnsupportedError
 
 
 class BranchPasses:
-    """Runs the branches of one generation beside the model's own passes."""
+    """Runs the branches of one generation alongside the model's own passes."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class BranchPasses:
         groups: PositionGroups,
         running: Callable[[Generation[Any]], AbstractContextManager[None]],
     ) -> None:
-        """`running` makes a branch's generation the current one for as long as its pass lasts."""
+        """`running` is a context in which the generation of a branch is the current one."""
         self.layout, self.groups, self.running = layout, groups, running
         self.main = Main({})
         self.states: dict[str, BranchState] = {}
@@ -48,7 +48,7 @@ class BranchPasses:
     # ── passes ────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, generation: Generation[Any], branches: tuple[Branch, ...], prompt: Prompt) -> None:
-        """The model is about to read a prompt."""
+        """Prepare the branches when the model is about to read a prompt."""
         if generation.length > prompt.width:
             raise UnsupportedError("a second turn on one cache has no second branch yet: start with a new cache")
         config = self.layout.model.config.get_text_config()
@@ -67,7 +67,7 @@ class BranchPasses:
         return {name: self.read(generation, name) for name, state in self.states.items() if not state.idle}
 
     def read(self, generation: Generation[Any], name: str) -> Tensor:
-        """The next-token logits [rows, vocabulary] of one branch in fp32, after the answer so far."""
+        """The next-token logits [rows, vocabulary] of one branch in fp32, after the current answer."""
         state = self._state(name)
         if state.idle:
             raise ConfigError(f"the branch {name!r} has no prompt yet: call generation.restart first")
@@ -79,7 +79,7 @@ class BranchPasses:
         return state.logits
 
     def restart(self, generation: Generation[Any], name: str, arguments: Mapping[str, Any]) -> None:
-        """Give a branch another prompt, and let it read the answer so far behind it."""
+        """Give a branch another prompt, followed by the current answer."""
         state, given = self._state(name), self._placed(arguments)
         ids = given["input_ids"]
         if ids.shape[0] != generation.rows:
@@ -96,7 +96,7 @@ class BranchPasses:
         return self.states[name]
 
     def _read(self, generation: Generation[Any], state: BranchState) -> None:
-        """Everything that the model has read and the branch has not."""
+        """Read all tokens that the model has read and the branch has not."""
         own, step = state.generation, generation.step
         if state.waiting:
             arguments = state.prompt(self.main, step)
@@ -115,11 +115,11 @@ class BranchPasses:
 
     def _forward(self, own: Generation[Any], arguments: dict[str, Any]) -> Tensor:
         with self.running(own):
-            # not the module itself: its hooks are for what is generated
+            # call forward directly: the model's hooks are for its own passes
             return self.layout.model.forward(**arguments).logits[:, -1].float()
 
     def _placed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors on the model's device, floating-point ones in its type."""
+        """Move tensors to the model's device, and floating-point tensors to its type."""
         model = self.layout.model
         return {
             name: value.to(model.device, model.dtype if value.is_floating_point() else None)

@@ -1,4 +1,4 @@
-"""Branches: extra passes over the same answer, with other inputs and their own KV cache."""
+"""Branches: additional passes over the same answer, with other inputs and a KV cache of their own."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from heal.engine.state import State
 from heal.engine.transformers_api import DynamicCache, repeated_encodings
 from heal.errors import UnsupportedError
 
-PICTURES = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
+VISUAL_ARGUMENTS = ("image", "video", "pixel", "mm_encoder", "second_per_grid")
 """Prefixes of the names of a model's visual arguments."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A call that turned pixels into visual features."""
+    """A call of the encoder that computed visual features from pixels."""
 
     modality: str
     function: Callable[..., Any]
@@ -35,13 +35,13 @@ class Encoding:
 
     @property
     def pixels(self) -> str:
-        """The name of its main argument."""
+        """The name of the call's main argument."""
         return next(name for name in self.arguments if name.startswith("pixel_values"))
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompt that a branch starts from: the arguments of the model's own pass and the calls of its encoder."""
+    """The prompt of a branch: the arguments of the model's own pass, and the recorded calls of its encoder."""
 
     layout: Layout
     arguments: dict[str, Any]
@@ -60,7 +60,7 @@ class Prompt:
 
     @property
     def mask(self) -> Tensor:
-        """[rows, positions] 1 at tokens and 0 at padding, from any kind of attention mask."""
+        """1 at tokens and 0 at padding, [rows, positions], from any kind of attention mask."""
         return valid_positions(self.arguments.get("attention_mask"), self.ids).long()
 
     def with_pixels(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Prompt:
     def _with_outputs(self, encoded: Callable[[Encoding], Any]) -> dict[str, Any]:
         if not self.encodings:
             raise UnsupportedError(
-                f"{type(self.layout.model).__name__} did not encode its images by get_image_features, "
+                f"{type(self.layout.model).__name__} did not encode its images through get_image_features, "
                 "so they cannot be replaced"
             )
         outputs = {encoding.modality: encoded(encoding) for encoding in self.encodings}
@@ -109,14 +109,16 @@ class Prompt:
         visual = torch.isin(self.ids, torch.tensor(sorted(self.layout.visual_ids), device=self.ids.device))
         kept = self.mask.bool() & ~visual
         if not bool(kept.any(1).all()):
-            raise UnsupportedError("without its pictures nothing is left of a prompt: add some text to it")
+            raise UnsupportedError(
+                "the prompt has no text besides its images, but the method needs a text-only prompt: add text to it"
+            )
         width = int(kept.sum(1).max())
         # a stable sort moves the remaining tokens to the right, in order
         order = kept.long().argsort(dim=1, stable=True)[:, -width:]
         mask = kept.gather(1, order).long()
         arguments: dict[str, Any] = {}
         for name, value in self.arguments.items():
-            if name.startswith(PICTURES):
+            if name.startswith(VISUAL_ARGUMENTS):
                 continue
             if isinstance(value, Tensor) and value.shape[:2] == self.ids.shape:
                 value = value.gather(1, order)
@@ -137,7 +139,7 @@ class Prompt:
 
 
 def _count(encoded: Any) -> int:
-    """Visual tokens in the output of an encoder."""
+    """The visual tokens in the output of an encoder."""
     features = encoded.pooler_output
     if isinstance(features, Tensor):
         return features.shape[:-1].numel()
@@ -145,13 +147,13 @@ def _count(encoded: Any) -> int:
 
 
 class Main:
-    """The model's own latest pass. The passes of branches are aligned with it."""
+    """The model's latest own pass, with which the branches are aligned."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
         positions = arguments.get("position_ids")
         self.position: Tensor | None = None if positions is None else positions[..., -1:]
-        """[…, rows, 1] the position of the newest token."""
+        """The position of the newest token, [..., rows, 1]."""
 
     def select(self, rows: list[int]) -> None:
         if self.position is not None and self.position.shape[-2] > 1:
@@ -164,36 +166,36 @@ class Main:
 
 @dataclass(frozen=True)
 class Branch:
-    """An extra pass that reads the same answer after another prompt."""
+    """An additional pass that reads the same answer after another prompt."""
 
     name: str
     inputs: Callable[[Prompt], dict[str, Any]] | None = None
-    """The model's arguments for its prompt. None: the branch waits for `Generation.restart`."""
+    """Makes the model's arguments for the branch's prompt. None: the branch waits for `Generation.restart`."""
     first: bool = False
-    """Whether it runs before the model's own pass instead of after it."""
+    """Whether the branch runs before the model's own pass instead of after it."""
     once: bool = False
-    """Whether it reads the prompt only, and not the answer."""
+    """Whether the branch reads only the prompt and not the answer."""
 
 
 class BranchState:
-    """A branch in progress: its KV cache, its mask, and the distance of its positions from the model's own."""
+    """A running branch: its KV cache, its mask, and the offset of its positions from those of the model."""
 
     def __init__(self, name: str, config: Any, group_count: int) -> None:
         self.name = name
         self.generation: Generation[State] = Generation(group_count, name)
         self.cache = DynamicCache(config=config)
         self.idle = True
-        """Whether it has no prompt yet."""
+        """Whether the branch has no prompt yet."""
         self.step = -1
-        """The step of the model's own generation that it has read."""
+        """The last step of the model's generation that the branch has read."""
         self.logits: Tensor | None = None
-        """The next-token logits at that step; None after a crop or a change of rows."""
+        """The next-token logits at that step. None after a crop or a change of rows."""
         self.shift: Tensor | None = None
         self._config, self._group_count = config, group_count
         self._arguments: dict[str, Any] = {}
 
     def begin(self, arguments: dict[str, Any], record: bool) -> None:
-        """Start with these arguments of the model. `record`: sliding windows remember what leaves them."""
+        """Start with these model arguments. `record`: sliding windows store the positions that leave them."""
         self.generation = Generation(self._group_count, self.name)
         self.generation.state = State()
         self.cache = DynamicCache(config=self._config)
@@ -205,18 +207,18 @@ class BranchState:
 
     @property
     def waiting(self) -> bool:
-        """Whether its prompt has not been read yet."""
+        """Whether the prompt has not been read yet."""
         return bool(self._arguments)
 
     def prompt(self, main: Main, answered: int) -> dict[str, Any]:
-        """The arguments for its prompt. The model has read `answered` tokens of the answer."""
+        """The arguments for the prompt. The model has read `answered` tokens of the answer."""
         arguments, self._arguments = self._arguments, {}
         own, other = arguments.get("position_ids"), main.position
         self.shift = None if own is None or other is None else own[..., -1:] + answered - other
         return arguments | {"past_key_values": self.cache, "use_cache": True}
 
     def tokens(self, main: Main, ids: Tensor) -> dict[str, Any]:
-        """The arguments for tokens [rows, tokens], the last of which is the token that the model has just read."""
+        """The arguments for tokens [rows, tokens]. The last one is the token that the model has just read."""
         self.mask = torch.cat([self.mask, self.mask.new_ones(ids.shape)], dim=1)
         arguments = dict(main.arguments) | {
             "input_ids": ids,
@@ -253,10 +255,10 @@ class BranchState:
 
 
 class EncoderWatch:
-    """Wraps the model's get_…_features and records how images were encoded."""
+    """Wraps the model's get_…_features methods and records how images were encoded."""
 
     def __init__(self, model: Any, watching: Callable[[], bool]) -> None:
-        """`watching` tells whether a call belongs to the method. Other threads may encode images too."""
+        """`watching` returns whether a call belongs to the method. Other threads may encode images too."""
         self.base = model.base_model
         self.watching = watching
         self.calls: dict[str, Encoding] = {}
@@ -283,12 +285,12 @@ class EncoderWatch:
                 self.calls[modality] = Encoding(modality, again, arguments, _count(encoded))
             return encoded
 
-        # generate() looks at the names of the arguments
+        # generate() inspects the signature
         encode.__signature__ = signature  # type: ignore[attr-defined]
         return encode
 
     def _within(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Some models encode videos as images: count that as one call."""
+        """Count a nested call as one: some models encode videos as images."""
         before, self._inside = self._inside, True
         try:
             return original(*args, **kwargs)
@@ -296,6 +298,6 @@ class EncoderWatch:
             self._inside = before
 
     def taken(self) -> tuple[Encoding, ...]:
-        """The calls since the last time."""
+        """Return and clear the recorded calls."""
         calls, self.calls = tuple(self.calls.values()), {}
         return calls

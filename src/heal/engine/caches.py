@@ -1,4 +1,4 @@
-"""KV caches: crop the last positions, and follow the rows when beams move."""
+"""KV caches: remove the last positions, and follow the rows when beams move."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROW_CHANGES = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave
 
 
 def prepare(cache: Cache, prompt_length: int) -> bool:
-    """Check, before the prompt is read, that its last position can be removed again.
+    """Check that the last prompt position can be removed again, before the prompt is read.
 
-    Returns whether sliding windows recorded their past already, and should go on with it.
+    Returns whether sliding windows were recording their past already, and should continue.
     """
     recording = is_recording(cache)
     for kind in layer_classes(cache):
@@ -47,13 +47,13 @@ def prepare(cache: Cache, prompt_length: int) -> bool:
 
 
 def cut_back(cache: Cache, positions: int = 1, record: bool = False) -> None:
-    """Remove the last positions. `record`: sliding windows keep recording, so that more can be removed later."""
+    """Remove the last positions. `record`: sliding windows continue to record, so that more can be removed later."""
     for layer in cache.layers:
         crop_layer(layer, positions, record)
 
 
 def check_crop(cache: Cache, positions: int) -> None:
-    """Refuse a crop that transformers would refuse, or would silently get wrong."""
+    """Refuse a crop that transformers would refuse or compute incorrectly."""
     if positions < 0:
         raise UnsupportedError("crop takes the number of positions to remove as a negative number: cache.crop(-2)")
     for layer in cache.layers if positions else ():
@@ -68,17 +68,17 @@ def check_crop(cache: Cache, positions: int) -> None:
         length = int(layer.get_seq_length())
         if length >= window and layer.keys.shape[-2] - positions < min(window - 1, length - positions):
             raise UnsupportedError(
-                f"a sliding window of {window} positions has forgotten what it saw {positions} positions ago: call "
-                "cache.activate_past_recording() before these tokens are read"
+                f"a sliding window of {window} positions no longer holds what a crop by {positions} positions needs: "
+                "call cache.activate_past_recording() before these tokens are read"
             )
 
 
 def follow(cache: Cache, on_rows: Callable[[list[int]], None], on_crop: Callable[[int], None]) -> None:
-    """Report changes of the cache to these functions, until `unfollow`.
+    """Report changes of the cache to these functions until `unfollow` is called.
 
     `on_rows` gets the source row of each new row, `on_crop` the number of positions removed at the end.
     """
-    here = weakref.ref(cache)  # the cache must not keep itself alive through its own methods
+    here = weakref.ref(cache)  # a strong reference from its own methods would keep the cache alive
 
     def wrapped(name: str) -> Callable[..., None]:
         def change(argument: Any) -> None:

@@ -35,13 +35,13 @@ class Call:
 
 
 def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Refuse what cannot work."""
+    """Refuse unsupported options and inputs."""
     given = dict(zip(inspect.signature(type(model).generate).parameters, (model, *args), strict=False))
     given |= kwargs
     configs = (given.get("generation_config"), model.generation_config)
 
     def option(name: str) -> Any:
-        """An argument, or what the given configuration says, or the model's own below it."""
+        """An argument of generate(), or its value in the given or the model's generation config."""
         if name in given:
             return given[name]
         said = (getattr(config, name, None) for config in configs if config is not None)
@@ -61,7 +61,7 @@ COMPILED = "a compiled model does not call the method's hooks, so it would be th
 
 
 def refuse_compiled(layout: Layout) -> None:
-    """Of the model and all parts of its decoder; a compiled vision tower is no obstacle."""
+    """Refuse a compiled model or decoder part. A compiled vision tower is allowed."""
     if torch.compiler.is_compiling():
         raise UnsupportedError(COMPILED + "call generate() outside of torch.compile")
     parts = [("model", layout.model), ("base model", layout.model.base_model)]

@@ -1,4 +1,4 @@
-"""Compare the values of the plain model with those that the method returned."""
+"""Compare the values of the plain model with those that a method returned."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ BEHIND = -1e9
 def differ(
     before: Float[Tensor, "rows heads dim"], after: Float[Tensor, "rows heads dim"], tolerance: float
 ) -> Bool[Tensor, "rows heads"]:
-    """Heads whose outputs differ by more than this share of the largest entry of the row.
+    """Which heads differ by more than this share of the largest entry of the row.
 
-    Of the row and not of the head: where a head's values cancel, its rounding is that of the values.
+    The row's largest entry is used instead of the head's, because the values of a head may cancel, and its rounding
+    error is that of the values.
     """
     before, after = before.float(), after.float()
     return (after - before).abs().amax(-1) > tolerance * before.abs().amax((-1, -2)).unsqueeze(-1)
@@ -49,16 +50,18 @@ class Changes:
         return sum(t.nbytes for partials, after in self.split for t in (after, *(p.value for p in partials)))
 
     def merged(self, partials: Sequence[Partial], after: Float[Tensor, "rows heads dim"]) -> None:
-        """Attention that the method made from these partials of the plain one."""
+        """Attention that the method computed from these partials of the plain attention."""
         self.split.append((partials, after))
 
     def heads(self, before: Tensor, after: Tensor, exact: bool = False) -> None:
-        """Head outputs [rows, heads, dim]; `exact` if one was made from the other and equal bits are expected."""
+        """Head outputs [rows, heads, dim]. With `exact`, one was computed from the other, so that any difference
+        counts.
+        """
         tolerance = 0.0 if exact else RECOMPUTED * torch.finfo(before.dtype).eps
         self.counts.append(differ(before, after, tolerance).sum(1))
 
     def block(self, before: Tensor, after: Tensor) -> None:
-        """The output of a block at the newest position, [rows, hidden]: it counts once."""
+        """The output [rows, hidden] of a block at the newest position. It counts as one value."""
         self.counts.append((before != after).any(-1).long())
 
     def rows(self, changed: Bool[Tensor, " rows"]) -> None:
@@ -92,9 +95,9 @@ def _changed(layers: Sequence[tuple[Sequence[Partial], Tensor]]) -> Bool[Tensor,
 
 
 class BeamScores:
-    """The running scores of beams, kept beside transformers' own: what decides which hypotheses go on.
+    """The running scores of the beams, computed in parallel to transformers, to find which hypotheses continue.
 
-    Exact without logits processors that change scores; these come after the model's output.
+    Exact unless logits processors change scores, because they run after the model's output.
     """
 
     def __init__(self, beams: int, rows: int, device: torch.device) -> None:
@@ -110,7 +113,7 @@ class BeamScores:
             self._last = self._last.index_select(0, index)
 
     def crop(self, tokens: int) -> None:
-        """Beam search never takes a token back."""
+        """Beam search never removes tokens."""
         raise UnsupportedError("a cache cannot be cropped in the middle of transformers' beam search")
 
     def read(self, ids: Int[Tensor, "rows 1"]) -> None:
@@ -121,7 +124,7 @@ class BeamScores:
     def reranked(
         self, old: Float[Tensor, "rows vocabulary"], new: Float[Tensor, "rows vocabulary"]
     ) -> Bool[Tensor, " rows"]:
-        """Rows of samples whose candidates for the next step changed, or changed their order."""
+        """Rows of samples in which the candidates for the next step, or their order, changed."""
         self._last = new.log_softmax(-1)
         if len(new) != len(self.scores):  # transformers added or dropped rows
             return moved(new, old) > SHIFT

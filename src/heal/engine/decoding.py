@@ -90,7 +90,7 @@ OWN = {
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse texts such as `num_beams=3`, `do_sample=true`, `temperature=0.7`. Each option may occur one time."""
+    """Parse texts such as `num_beams=3`, `do_sample=true`, `temperature=0.7`. Each option may occur once."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -127,7 +127,7 @@ TOKENS = ("eos_token_id", "pad_token_id", "bos_token_id")
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Check the options that are known here; generate() checks the others. None means not given."""
+    """Check the options that are known here. generate() checks the others. None means not given."""
     for name, value in options.items():
         choice = OPTIONS.get(name) or BESIDES.get(name)
         if choice is not None and value is not None:

@@ -1,4 +1,4 @@
-"""The state of one generation: the position group of each position, the step, and what follows the cache."""
+"""The state of one generation: the position group of each position, the step, and the state of the method."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=State)
 
 @runtime_checkable
 class Follower(Protocol):
-    """Has rows and positions that follow those of the cache."""
+    """An object whose rows and positions follow those of the cache."""
 
     def select(self, rows: list[int]) -> None: ...
 
@@ -40,7 +40,7 @@ class Passes(Follower, Protocol):
 
 
 class Generation(Generic[S]):
-    """One KV cache and what belongs to it. Everything here follows its rows and its crops."""
+    """One KV cache with all state that belongs to it. The state follows its rows and its crops."""
 
     state: S
     """The method's state, from `Runtime.begin`."""
@@ -48,9 +48,9 @@ class Generation(Generic[S]):
     def __init__(self, group_count: int, branch: str = "", source: Source | None = None) -> None:
         self.group_count = group_count
         self.branch = branch
-        """The name of the branch whose cache it is; empty for the model's own."""
+        """The name of the branch that this cache belongs to. Empty for the model's own."""
         self.passes: Passes | None = None
-        """The branches beside this generation; None without any."""
+        """The branches of this generation. None if there are none."""
         self.length = 0
         self.step = 0
         self.phase: Phase = "prompt"
@@ -59,7 +59,7 @@ class Generation(Generic[S]):
         """[rows, positions] True at the tokens of the prompt, False at padding."""
         self.beams: BeamScores | None = None
         self.best: Tensor | None = None
-        """[rows] the likeliest next token, while a search is compared with it."""
+        """The most likely next token of each row, while a search is compared with it."""
         self._source = source
         self._samples: list[int] | None = None
         self._groups: Tensor | None = None  # [rows, length] group of each position, before masks are applied
@@ -94,15 +94,16 @@ class Generation(Generic[S]):
         return self._samples
 
     def restart(self, branch: str, arguments: Mapping[str, Any]) -> None:
-        """Start a branch again with another prompt, in the middle of an answer too.
+        """Restart a branch with another prompt, also in the middle of an answer.
 
-        `arguments` are those of the model for all rows, as `source.inputs(images, samples)` makes them: images may
-        have other sizes, so that the prompt has more or fewer visual tokens. The answer so far is read behind it.
+        `arguments` are the model's arguments for all rows, as made by `source.inputs(images, samples)`. Images may
+        have other sizes, so the prompt may have more or fewer visual tokens. The branch then reads the current
+        answer.
         """
         self._branches().restart(self, branch, arguments)
 
     def branch_logits(self, branch: str) -> Tensor:
-        """The next-token logits [rows, vocabulary] of a branch in fp32, after the answer so far."""
+        """The next-token logits [rows, vocabulary] of a branch in fp32, after the current answer."""
         return self._branches().read(self, branch)
 
     def _branches(self) -> Passes:
@@ -112,14 +113,14 @@ class Generation(Generic[S]):
 
     @property
     def answer(self) -> Tensor:
-        """[rows, step] the generated tokens that were read so far."""
+        """The generated tokens that were read, [rows, steps]."""
         if not self._answer:
             return torch.zeros(self.rows, 0, dtype=torch.long, device=self.groups.device)
         self._answer = [torch.cat(self._answer, dim=1)]
         return self._answer[0]
 
     def read_prompt(self, groups: Tensor) -> None:
-        """Several positions at once: a prompt, or the next turn of a conversation."""
+        """Read several positions at once: a prompt, or the next turn of a conversation."""
         self._groups = groups if self._groups is None else torch.cat([self._groups, groups], dim=1)
         self.length = self._groups.shape[1]
         self.phase, self.step = "prompt", 0
@@ -128,18 +129,18 @@ class Generation(Generic[S]):
         self._regions.clear()
 
     def read_answer(self, groups: Tensor, tokens: int) -> None:
-        """Several generated tokens at once, behind the prompt: a branch that starts in the middle of an answer."""
+        """Read several generated tokens at once, after the prompt of a branch that starts late."""
         self._groups = torch.cat([self.groups, groups.to(self.groups)], dim=1)
         self.length += tokens
         self.step += tokens
         self._regions.clear()
 
     def repeat_last(self) -> None:
-        """The last position of the prompt runs again. It is already counted."""
+        """The last prompt position runs again. It was counted before."""
         self.phase = "repeat"
 
     def read_token(self, groups: list[int], ids: Tensor | None = None) -> None:
-        """One generated token in each row, with its ids [rows, 1]."""
+        """Read one generated token for each row, with its ids [rows, 1]."""
         assert self._groups is not None
         column = torch.tensor(groups, device=self._groups.device, dtype=self._groups.dtype)
         self._groups = torch.cat([self._groups, column[:, None]], dim=1)
@@ -152,7 +153,7 @@ class Generation(Generic[S]):
 
     @property
     def groups(self) -> Tensor:
-        """[rows, length] the group of each position; undefined at padding."""
+        """The group of each position, [rows, length]. Undefined at padding."""
         assert self._groups is not None
         return self._groups
 
@@ -169,7 +170,7 @@ class Generation(Generic[S]):
         return torch.stack([self._groups[:, -1] == name for name in range(self.group_count)], dim=1)
 
     def regions(self, kind: str, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
-        """The position groups among the last `positions` keys, as far as the newest query sees them.
+        """The position groups of the last `positions` keys that the newest query attends to.
 
         Layers of one kind on one device share them. A sliding window recomputes them; a growing cache extends them.
         """

@@ -27,7 +27,7 @@ class LayerHooks:
         self._attends = runtime.overrides("attention")
         self._changes_heads = runtime.overrides("head_outputs")
         self._pass: Generation[Any] | None = None
-        self._thread: int | None = None  # whose pass it is
+        self._thread: int | None = None  # the thread of the current pass
         self._attended = 0  # layers of this pass whose attention was called
         self._changes = Changes(0, torch.device("cpu"))
         self._original = ""  # the model's own attention implementation

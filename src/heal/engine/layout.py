@@ -1,4 +1,4 @@
-"""Where things are in a model: decoder layers, attention modules, o_proj, the ids of visual tokens."""
+"""The parts of a model: decoder layers, attention modules, o_proj, and the ids of visual tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Layout:
 
     @classmethod
     def of(cls, model: Any, special_ids: frozenset[int] = frozenset()) -> Layout:
-        """`special_ids` adds what only a tokenizer knows to the special tokens named in the configuration."""
+        """`special_ids` are special tokens of the tokenizer that the configuration does not name."""
         if is_compiled_wrapper(model):
             raise ModelError("this is a compiled wrapper: attach to the model given to torch.compile instead")
         config = getattr(model, "config", None)
@@ -66,8 +66,8 @@ class Layout:
             )
         if any(getattr(module, "sinks", None) is not None for module in attention):
             raise UnsupportedError(
-                f"the attention of {type(model).__name__} has learned sinks, so it is not softmax over the keys "
-                "alone: use a model without them"
+                f"the attention of {type(model).__name__} has learned sinks, so it is not a softmax over the "
+                "keys alone: use a model without them"
             )
         kinds = tuple(getattr(text, "layer_types", None) or ("full_attention",) * len(layers))
         return cls(

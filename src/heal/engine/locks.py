@@ -19,11 +19,11 @@ POLL = 0.05
 
 
 class ModelLock:
-    """Who may use a model.
+    """Controls which thread may use a model.
 
-    A *session* lasts as long as a method is attached or a call runs; it belongs to one thread. A *call* is one
-    generation inside a session. Both can be entered again by the thread that has them. A session may have guests:
-    threads that work for its owner, such as the one that fills a stream.
+    A *session* lasts as long as a method is attached or a call runs, and belongs to one thread. A *call* is one
+    generation inside a session. The thread that holds a session or a call can enter it again. A session may have
+    guests: threads that work for its owner, such as the producer of a stream.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ModelLock:
             self._depth += 1
 
     def release(self) -> None:
-        """May be called from any thread: a `with` block can end in another thread than it began in."""
+        """May be called from any thread, because a `with` block can end in another thread than it began in."""
         with self._changed:
             self._depth -= 1
             if self._depth == 0:
@@ -76,7 +76,7 @@ class ModelLock:
 
     @contextmanager
     def call(self, timeout: float | None = None, cancelled: threading.Event | None = None) -> Iterator[None]:
-        """Run one generation, in a session of its own if this thread has none."""
+        """Run one generation. If this thread holds no session, create one for the call."""
         began = time.monotonic()
         with self.session(timeout, cancelled):
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
@@ -117,7 +117,7 @@ class ModelLock:
             self._changed.notify_all()
 
     def dismiss(self, thread: int) -> None:
-        """A guest is done. The next thread may have the same number."""
+        """Remove a finished guest, because a later thread may have the same id."""
         with self._changed:
             self._guests.discard(thread)
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Attention masks in the forms that transformers uses, brought to one form."""
+"""Convert the attention masks of transformers to one form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def as_bool(mask: Tensor) -> Tensor:
-    """True where a position may be attended, from a boolean, 0/1 or additive mask."""
+    """True where a query may attend, from a boolean, 0/1 or additive mask."""
     if mask.dtype == torch.bool:
         return mask
     if mask.is_floating_point():
@@ -19,7 +19,7 @@ def as_bool(mask: Tensor) -> Tensor:
 
 
 def valid_positions(mask: Any, like: Tensor, past: int = 0) -> Bool[Tensor, "rows positions"]:
-    """True where a prompt has a token and no padding.
+    """True at tokens of a prompt, False at padding.
 
     `like` is a tensor [rows, positions, …] of that prompt, `past` the number of cached positions before it.
     """

@@ -1,4 +1,4 @@
-"""Which group a position belongs to: visual, language, or neutral."""
+"""The position groups: visual, language, and neutral."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PositionGroups:
     """Number of groups: visual and language, and neutral if there are three."""
 
     def of_prompt(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, later: bool) -> Tensor:
-        """[rows, positions] of a prompt. `later`: it follows an earlier turn."""
+        """The groups [rows, positions] of a prompt. `later`: the prompt follows an earlier turn."""
         if ids is None:
             assert embeds is not None
             table = self.layout.model.get_input_embeddings()
@@ -38,7 +38,7 @@ class PositionGroups:
         return groups_of(visual, special, None if later else first_positions(visual, mask))
 
     def of_answer(self, ids: Tensor) -> Tensor:
-        """[rows, tokens] of several generated tokens."""
+        """The groups [rows, tokens] of several generated tokens."""
         columns = [self.of_tokens(ids[:, at : at + 1]) for at in range(ids.shape[1])]
         return torch.tensor(columns, device=ids.device).T
 
@@ -59,7 +59,7 @@ def groups_of(visual: Tensor, special: Tensor | None = None, first: Tensor | Non
 
 
 def first_positions(like: Tensor, mask: Any) -> Tensor:
-    """True where each row of a prompt begins, from any kind of attention mask."""
+    """True at the first token of each row of a prompt, from any kind of attention mask."""
     start = valid_positions(mask, like).to(torch.uint8).argmax(1)
     first = torch.zeros_like(like)
     first[torch.arange(like.shape[0], device=like.device), start] = True

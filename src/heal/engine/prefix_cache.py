@@ -1,4 +1,4 @@
-"""Prefix cache: methods that get the same prompt share the KV cache of its positions, except the last."""
+"""Prefix cache: methods that get the same prompt share the KV cache of all its positions except the last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heal.engine.shadowing import shadow
 from heal.engine.transformers_api import Cache, DynamicCache, DynamicLayer, is_offloaded, layer_classes
 
 MOST = 2
-"""The number of prompts and of encoder calls in the cache: the model's own and that of one branch."""
+"""Number of cached prompts and encoder calls: those of the model and of one branch."""
 COMPARED = ("inputs_embeds", "attention_mask", "position_ids")
 
 
@@ -37,7 +37,7 @@ class CachedPrefix:
         return cls({name: arguments.get(name) for name in COMPARED}, layers)
 
     def copies(self, arguments: dict[str, Any]) -> int:
-        """How often each row occurs in these arguments, if they are the same prompt; 0 for another prompt."""
+        """The number of repetitions of each row, if the arguments are for the same prompt; 0 otherwise."""
         rows, own = arguments["inputs_embeds"].shape[0], self.arguments["inputs_embeds"].shape[0]
         times = rows // own if rows % own == 0 else 0
         same = all(_same(self.arguments[name], arguments.get(name), times, name) for name in COMPARED)
@@ -50,12 +50,11 @@ class CachedPrefix:
 
 @contextmanager
 def prefix_cache(model: Any) -> Iterator[None]:
-    """In this context, a repeated prompt costs one pass of its last position.
+    """In this context, a repeated prompt costs only one pass of its last position.
 
-    It is for generation, which needs the last position only: for a cached prompt the decoder returns no other. Images
-    are not encoded again either. Rows may be repeated, as beam search does. A method that changes or needs other
-    positions of the prompt (`Runtime.whole_prompt`) gets a pass over all of them, and so does a cache that is not a
-    plain DynamicCache.
+    The prefix cache is for generation: for a cached prompt, the decoder returns only the last position. Images are
+    not encoded again. Rows may be repeated, as in beam search. A method that changes or needs other prompt positions
+    (`Runtime.whole_prompt`) gets a full prefill, and so does every cache that is not a plain DynamicCache.
     """
     layout = Layout.of(model)
     with lock_of(model).session(), ExitStack() as undo:
@@ -95,9 +94,9 @@ def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
         found = next((call for call in known if _same(call[0], given, 1)), None)
         found = found or (given, original(*args, **kwargs))
         _to_front(known, found)
-        return copy.copy(found[1])  # generate() puts the features of beams into the very object that it gets
+        return copy.copy(found[1])  # generate() writes the features of beams into the object that it receives
 
-    # generate() looks at the names of the arguments
+    # generate() inspects the signature
     encode.__signature__ = signature  # type: ignore[attr-defined]
     return encode
 
@@ -107,12 +106,12 @@ def _to_front(known: list[Any], found: Any) -> None:
 
 
 def _ordinary(cache: Any) -> bool:
-    """Whether a cache returns keys and values as they were stored."""
+    """Whether a cache returns the keys and values as they were stored."""
     return type(cache) is DynamicCache and layer_classes(cache) == {DynamicLayer} and not is_offloaded(cache)
 
 
 def _same(known: Any, given: Any, times: int, name: str = "") -> bool:
-    """Whether a value equals the known one, with each row repeated `times` times."""
+    """Whether a value equals a cached one with each row repeated `times` times."""
     if isinstance(known, dict) and isinstance(given, dict):
         return known.keys() == given.keys() and all(_same(known[key], given[key], times, key) for key in known)
     if not isinstance(known, Tensor) or not isinstance(given, Tensor):

@@ -1,4 +1,4 @@
-"""Repeat the last position of a prompt: the decoder's arguments for that position."""
+"""The decoder's arguments to run the last prompt position again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How a decoder layer adds the output of its attention to the residual stream.
+"""How a decoder layer adds its attention output to the residual stream.
 
-Most layers compute y = x + a. Granite multiplies a by a constant, Gemma 2 and 3, GLM-4 and OLMo 2 normalise it first.
-The layer itself is asked, with its attention replaced by a known vector: nothing depends on names of attributes, and
-a layer that does something else is found out.
+Most layers compute y = x + a. Granite multiplies a by a constant; Gemma 2 and 3, GLM-4 and OLMo 2 normalise it first.
+The rule is determined by running the layer with its attention replaced by a known vector, so it does not depend on
+attribute names, and layers that compute something else are detected.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from heal.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class ResidualAdd:
-    """y = x + multiplier · norm(a), with a the output of o_proj; no norm: y = x + multiplier · a."""
+    """y = x + multiplier · norm(a), where a is the output of o_proj. Without a norm, y = x + multiplier · a."""
 
     multiplier: float = 1.0
     norm: nn.Module | None = None
 
     def added(self, output: Tensor) -> Tensor:
-        """The part that this output of o_proj adds to the residual stream, in fp32."""
+        """The part of the residual stream that this output of o_proj adds, in fp32."""
         if self.norm is not None:
             output = _in_single_precision(self.norm, output)
         return output.float() * self.multiplier
 
 
 class _Stop(Exception):
-    """Raised when the layer has finished its attention."""
+    """Raised to stop the layer after its attention block."""
 
 
 class _Known(nn.Module):
-    """Takes the place of a layer's attention."""
+    """Replaces a layer's attention."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Known(nn.Module):
 
 
 class _Watched(nn.Module):
-    """Takes the place of another part of a layer, and records its input and output after the attention."""
+    """Replaces another module of a layer, and records its input and output after the attention."""
 
     def __init__(self, part: nn.Module, attention: _Known, seen: list[tuple[nn.Module, Tensor, Tensor]]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def _in_single_precision(part: nn.Module, hidden: Tensor) -> Tensor:
         return part(hidden.to(next(part.parameters()).dtype)).float()
 
 
-# layer -> (its parts, result): the probe takes longer than attaching
+# layer -> (its submodules, result), cached because the probe takes longer than attaching
 _asked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ResidualAdd]] = weakref.WeakKeyDictionary()
 
 
@@ -111,10 +111,10 @@ def _ask(layer: nn.Module, attention: nn.Module, hidden_size: int) -> ResidualAd
 def _after_attention(
     layer: nn.Module, attention: nn.Module, stream: Tensor, output: Tensor
 ) -> tuple[nn.Module | None, Tensor, Tensor] | None:
-    """The norm of the attention output (or None), its result, and the stream after the addition."""
+    """The norm of the attention output (or None), its output, and the residual stream after the addition."""
     known = _Known(output)
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
-    probe = copy.copy(layer)  # shares everything but its list of parts, so the model is not touched
+    probe = copy.copy(layer)  # a shallow copy with its own list of submodules, so the model is not changed
     probe.__dict__["_modules"] = {
         name: known if part is attention else _Watched(part, known, seen) for name, part in layer.named_children()
     }
@@ -123,12 +123,12 @@ def _after_attention(
             end = type(layer).forward(probe, stream, attention_mask=None, position_embeddings=None)
     except _Stop:
         *norms, (_, after, _) = seen
-    except Exception:  # a layer of an unknown kind may fail in any way
+    except Exception:  # an unknown kind of layer may raise anything
         return None
     else:
         *norms, after = *seen, end[0] if isinstance(end, tuple) else end
     if len(norms) > 1:
         return None
-    if norms and not torch.equal(norms[0][2], output):  # equal: dropout
+    if norms and not torch.equal(norms[0][2], output):  # different results: dropout is active
         return norms[0][0], norms[0][2], after
     return None, output, after

@@ -30,7 +30,7 @@ class Runtime(Generic[S]):
     """Position groups: visual and language, and neutral if there are three."""
 
     repeats_last_position: bool = False
-    """Whether the last prompt position is run a second time before the first token is chosen."""
+    """Whether the last prompt position is run again before the first token is chosen."""
 
     last_position_only: bool = False
     """Whether the layer callbacks use only the last prompt position, so that the prefix cache can be used."""
@@ -42,7 +42,7 @@ class Runtime(Generic[S]):
     """Additional passes besides the model's own."""
 
     neutral: ClassVar[Mapping[str, float]] = {}
-    """The quantities that the method moves (see `Tally.add`), and the value of each that changes nothing."""
+    """The quantities that the method changes (see `Tally.add`), each with the value that has no effect."""
 
     changes_output: bool = True
     """Whether the method is meant to change anything. There is no warning for a method that only measures."""
@@ -93,29 +93,31 @@ class Runtime(Generic[S]):
     def projected(
         self, generation: Generation[S], layer: int, heads: Tensor, output: Tensor, projection: nn.Module
     ) -> None:
-        """What entered o_proj and what it returned, [rows, positions, …]."""
+        """Called with the input and the output of o_proj, [rows, positions, …]."""
 
     def mlp_output(self, generation: Generation[S], layer: int, hidden: Tensor, output: Tensor) -> Tensor:
-        """The input and output [rows, positions, hidden] of a layer's feed-forward block: the output to use."""
+        """The output of a layer's feed-forward block to use, from its input and output [rows, positions, hidden]."""
         return output
 
     # ── the end of a pass, and the search ─────────────────────────────────────────────────────────────
 
     def final_hidden(self, generation: Generation[S], hidden: Tensor) -> Tensor | None:
-        """What leaves the decoder, after its final norm. Return a tensor to replace it."""
+        """The output of the decoder after its final norm. Return a tensor to replace it."""
         return None
 
     def after_pass(self, generation: Generation[S]) -> None:
         """Called after each pass of the decoder."""
 
     def logits(self, generation: Generation[S], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
-        """The next-token logits [rows, vocabulary] in fp32, and those of the branches by name: the logits to use."""
+        """The next-token logits [rows, vocabulary] to use, from those of the model in fp32 and of the branches by
+        name.
+        """
         return logits
 
     def search(self, search: Search) -> None:
-        """Own the search: read, look ahead, take back and commit tokens until `search.stopped()` holds."""
+        """Run the search: read, look ahead, take back and commit tokens until `search.stopped()` holds."""
         raise NotImplementedError
 
     def why_unchanged(self, generation: Generation[S]) -> str:
-        """Why nothing was changed, for a generation in which the engine found no change."""
+        """The reason why nothing was changed, for a generation in which the engine counted no change."""
         return "the method returned what the plain model computes"

@@ -1,4 +1,4 @@
-"""A search that a method owns: read tokens, look ahead, take back, reorder, forbid, and commit what was chosen."""
+"""A search that is run by the method: read tokens, look ahead, take back, reorder, forbid and commit."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ GROWING = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_id
 
 @dataclass(frozen=True)
 class Mark:
-    """What a search had committed at some time."""
+    """The committed tokens of a search at one time."""
 
     ids: Tensor
     rows: tuple[Tensor, ...]
-    """For each token, the row of its step in which it was chosen."""
+    """For each token, the row in which it was chosen, in the rows of its step."""
     logits: tuple[Tensor, ...]
-    """For each token, the logits of its step; empty unless generate() was asked for them."""
+    """For each token, the logits of its step. Empty unless generate() was asked for them."""
 
 
 @dataclass(frozen=True)
 class SearchCall:
-    """What generate() prepared for a search."""
+    """The arguments that generate() prepared for a search."""
 
     model: Any
     ids: Tensor
@@ -44,15 +44,15 @@ class SearchCall:
     stopping: Any
     config: Any
     arguments: dict[str, Any]
-    """Arguments of the model beside the ids: the cache, the attention mask, the images …"""
+    """The model's arguments besides the ids: the cache, the attention mask, the images …"""
 
 
 class Search:
-    """One call of generate() in the hands of a method.
+    """One call of generate(), run by the method.
 
-    `ids` is the prompt and what was committed. The usual loop is: `logits = search.start()`, then until
-    `search.stopped()` holds: choose tokens, `search.commit(tokens, logits)`, `logits = search.read(tokens)`. A
-    look-ahead is `read` followed by `take_back`; a roll-back is `restore` of an earlier `mark`. The cache, the
+    `ids` is the prompt with all committed tokens. The usual loop starts with `logits = search.start()` and repeats
+    until `search.stopped()`: choose tokens, `search.commit(tokens, logits)`, `logits = search.read(tokens)`. A
+    look-ahead is `read` followed by `take_back`; a rollback is `restore` with an earlier `mark`. The cache, the
     method's state, its tally and its branches follow.
     """
 
@@ -66,12 +66,12 @@ class Search:
         self._arguments = call.arguments
         self._latest = latest
         self._read = 0  # generated tokens in the cache
-        self._logits: list[Tensor] = []  # of each committed token, in the rows of its step
+        self._logits: list[Tensor] = []  # logits per committed token, in the rows of its step
         self._rows: list[Tensor] = []  # for each later row, the row in which each committed token was chosen
 
     @property
     def generation(self) -> Generation[Any]:
-        """The generation with the method's state, once `start` was called."""
+        """The generation with the method's state. Available after `start`."""
         return self._latest()
 
     @property
@@ -84,20 +84,20 @@ class Search:
 
     @property
     def answer(self) -> Tensor:
-        """[rows, tokens] what was committed so far."""
+        """The committed tokens, [rows, tokens]."""
         return self.ids[:, self.prompt_length :]
 
     # ── passes ────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> Tensor:
-        """Read the prompt: next-token logits [rows, vocabulary] in fp32, with the method's changes."""
+        """Read the prompt. Returns the next-token logits [rows, vocabulary] in fp32, with the method's changes."""
         record_past(self.cache)
         if self.streamer is not None:
             self.streamer.put(self.ids[:: self.config.num_beams or 1].cpu())  # beams are copies of one prompt
         return self._after(prefill(self.model, self.ids, self.config, self._arguments))
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Read one token [rows] in each row: the logits of the next."""
+        """Read one token per row, [rows]. Returns the next-token logits."""
         ids = torch.cat([self.ids[:, : self.prompt_length + self._read], tokens.to(self.ids.device)[:, None]], dim=1)
         inputs = inputs_of_token(self.model, ids, self._arguments)
         self._read += 1
@@ -108,7 +108,7 @@ class Search:
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
 
     def take_back(self, tokens: int = 1) -> None:
-        """Forget the last tokens that were read."""
+        """Remove the last tokens that were read."""
         if not 0 <= tokens <= self._read:
             raise UnsupportedError(f"{tokens} tokens cannot be taken back: {self._read} were read")
         if tokens == 0:
@@ -121,7 +121,7 @@ class Search:
                 self._arguments[name] = value[..., :-tokens]
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was, in the cache and everywhere else."""
+        """Reorder the rows: new row i is the old row `rows[i]`, in the cache and in all state."""
         self.ids = self.ids.index_select(0, rows)
         self._rows = [at.index_select(0, rows.to(at.device)) for at in self._rows]
         self._reorder(rows)
@@ -136,13 +136,13 @@ class Search:
     # ── choice ────────────────────────────────────────────────────────────────────────────────────────
 
     def processed(self, logits: Tensor) -> Tensor:
-        """After the processors of generate(): repetition penalty, minimal length, forbidden tokens …"""
+        """The logits after the processors of generate(): repetition penalty, minimum length, forbidden tokens …"""
         return self._processors(self.ids, logits)
 
     def commit(self, tokens: Tensor, logits: Tensor, rows: Tensor | None = None) -> None:
-        """These tokens [rows] are the next of each row; `logits` are those that they were chosen from.
+        """Append these tokens [rows] to the answers. `logits` are the logits from which they were chosen.
 
-        With `rows`, row i goes on from what was row `rows[i]`, and `tokens[i]` was chosen there.
+        With `rows`, new row i continues old row `rows[i]`, and `tokens[i]` was chosen there.
         """
         places = torch.arange(self.rows) if rows is None else rows.cpu()
         if rows is not None and not torch.equal(places, torch.arange(self.rows)):
@@ -153,14 +153,14 @@ class Search:
         self._rows.append(places)
 
     def mark(self) -> Mark:
-        """What is committed now, for `restore`."""
+        """The committed tokens at this point, for `restore`."""
         return Mark(self.ids, tuple(self._rows), tuple(self._logits))
 
     def restore(self, mark: Mark) -> None:
-        """Go back to an earlier mark: its rows, its tokens, the cache, and the method's state.
+        """Return to an earlier mark: its rows, its tokens, the cache, and the method's state.
 
-        Afterwards all committed tokens but the last have been read. Rows that other beams have replaced in the
-        meantime are read again.
+        Afterwards all committed tokens except the last have been read. Rows that other beams have replaced since then
+        are read again.
         """
         wanted = mark.ids[:, self.prompt_length :]
         count = max(wanted.shape[1] - 1, 0)
@@ -175,22 +175,22 @@ class Search:
             self.read(wanted[:, index])
 
     def stopped(self) -> Tensor:
-        """[rows] whether a stopping criterion holds: the closing token, the length, or the caller's own."""
+        """Whether a stopping criterion holds for each row: end token, length, or a criterion of the caller."""
         return self._stopping(self.ids, None)
 
     def conclude(self, mark: Mark, row: int) -> None:
-        """One answer: what a row had committed at a mark."""
+        """Keep one answer: a row of a mark."""
         self.ids, self._rows = mark.ids[row : row + 1], [at[row : row + 1] for at in mark.rows]
         self._logits = list(mark.logits)
 
     def stream(self, tokens: Tensor) -> None:
-        """Hand final tokens [tokens] of a single answer to the streamer."""
+        """Pass the final tokens [tokens] of a single answer to the streamer."""
         if self.streamer is not None:
             for token in tokens.cpu():
                 self.streamer.put(token[None])
 
     def result(self) -> Any:
-        """What generate() returns."""
+        """The return value of generate()."""
         if self.streamer is not None:
             self.streamer.end()
         if not self.config.return_dict_in_generate:
@@ -202,7 +202,7 @@ class Search:
 
 
 def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:
-    """For each wanted row, a present row with the same tokens; None if one is not there any more."""
+    """For each wanted row, a present row with the same tokens. None if any of them is missing."""
     if wanted.shape[1] != present.shape[1]:
         return None
     known = {tuple(row): index for index, row in reversed(list(enumerate(present.tolist())))}
@@ -213,7 +213,7 @@ def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:
 def owned_search(
     run: Callable[[Search], None], streamer: Any, latest: Callable[[], Generation[Any]]
 ) -> Callable[..., Any]:
-    """A callable for `custom_generate`. It keeps the streamer, which transformers drops for callables."""
+    """A callable for `custom_generate`. It passes the streamer on, which transformers does not do for callables."""
 
     def custom_generate(
         model: Any,

@@ -1,4 +1,4 @@
-"""A function in the place of a method of one object."""
+"""Replace a method of a single object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def shadow(thing: Any, name: str, function: Callable[..., Any]) -> Callable[[], Any]:
-    """Shadow a method of its class; the returned step undoes it, and what the instance had of its own comes back."""
+    """Shadow a method of the class by a function. The returned function restores the previous state."""
     own = vars(thing)
     undo = partial(own.__setitem__, name, own[name]) if name in own else partial(own.pop, name, None)
     own[name] = function

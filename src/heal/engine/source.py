@@ -1,4 +1,4 @@
-"""What a prompt was made from: the original images, the rendered text, and the processor that joined them."""
+"""The source of a prompt: the original images, the rendered text, and the processor that joined them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from heal.errors import ConfigError
 
 @dataclass(frozen=True)
 class Source:
-    """The images and texts of a batch before the processor turned them into tensors.
+    """The images and texts of a batch before the processor converts them to tensors.
 
-    Methods that crop, mask or search an image need the image itself: pixel values are resized and normalised.
+    Methods that crop, mask or search an image need the image itself, because pixel values are resized and normalised.
     """
 
     processor: Any
@@ -31,7 +31,8 @@ class Source:
     def inputs(self, images: Sequence[Sequence[Image.Image]], samples: Sequence[int] | None = None) -> dict[str, Any]:
         """The model's arguments for the same texts with these images, padded on the left.
 
-        `samples` names the text of each row: beams and return sequences are several rows of one text.
+        `samples` is the index of the text of each row, because beams and return sequences are several rows of one
+        text.
         """
         texts = list(self.texts) if samples is None else [self.texts[sample] for sample in samples]
         if len(images) != len(texts):

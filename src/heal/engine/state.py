@@ -21,18 +21,20 @@ class StepRecord:
 
 
 class State:
-    """State of one generation. Its rows follow the rows of the cache, its steps follow a crop of the cache.
+    """The state of one generation. Its rows follow the rows of the cache, and its steps follow crops of the cache.
 
-    A method that keeps more than tensors by row subclasses it and extends `select` and `crop`.
+    A method that stores more than tensors by row subclasses it and extends `select` and `crop`.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, Tensor] = {}
         """Tensors whose first axis is the rows of the generation."""
         self.tally = Tally()
-        """What was changed since the prompt. The engine counts; the method adds the sizes of its own quantities."""
+        """The counted changes since the prompt. The engine counts them; the method adds the sizes of its own
+        quantities.
+        """
         self.records: list[StepRecord] = []
-        """One record per generated token, for methods that measure heads and were asked for a trace."""
+        """One record per generated token, if the method measures heads and a trace was requested."""
 
     def select(self, rows: list[int]) -> None:
         """Reorder, drop or repeat rows: the new row i is the old row `rows[i]`."""

@@ -1,4 +1,4 @@
-"""Proof of effect: the engine compares values before and after the method, and counts the changes."""
+"""Counts of changed values: the engine compares values before and after the method."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from heal.engine.comparison import Changes, totals
 
 @dataclass(frozen=True)
 class Fired:
-    """Proof of effect: the number of changed steps and values, and the size of the changes."""
+    """The number of changed steps and values, and the size of the changes."""
 
     steps: int = 0
     """Steps at which at least one value was changed."""
     changes: int = 0
-    """Values that differ from the plain model's, summed over steps: head outputs, feed-forward outputs, next-token
-    distributions, or tokens that a search chose against the likeliest one. Compared by the engine."""
+    """Values that differ from those of the plain model, summed over steps: head outputs, feed-forward outputs,
+    next-token distributions, or tokens for which a search did not choose the most likely one. Compared by the engine.
+    """
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Mean change of each quantity of the method, over the values that changed: |β − 1|, |γ − 1| …"""
+    """Mean change of each quantity of the method over the changed values: |β − 1|, |γ − 1| …"""
     reason: str | None = None
     """The reason, if nothing was changed."""
 
@@ -32,7 +33,7 @@ class Fired:
 
     @classmethod
     def of(cls, names: Sequence[str], counts: Sequence[Tensor], reason: str | None = None) -> Fired:
-        """From one (changes, things that the method moved, Σ|size| of each name) per step."""
+        """From one (changes, number of quantities moved, Σ|size| of each name) per step."""
         if not counts:
             return cls(reason=reason)
         table = torch.stack([c.double().cpu() for c in counts])
@@ -43,16 +44,16 @@ class Tally:
     """The changes of one generation: a (2 + sizes, rows) tensor per step, in the rows of that step."""
 
     PENDING = 32
-    """Number of steps that are summed at once, to keep work out of the decoding step."""
+    """Number of steps that are summed at once, to keep this work out of the decoding step."""
     HELD = 8 * 2**20
-    """Largest size in bytes of outputs that wait to be compared."""
+    """Maximum size in bytes of the outputs that wait to be compared."""
 
     def __init__(self, **neutral: float) -> None:
-        """`neutral`: the method's quantities, each with the value that changes nothing."""
+        """`neutral`: the quantities of the method, each with the value that has no effect."""
         self.neutral = neutral
         self.reason: str | None = None
         self.best: list[Tensor] = []
-        """For a search: the likeliest token of every row at each step."""
+        """For a search: the most likely token of every row at each step."""
         self._steps: list[Tensor] = []
         self._values: tuple[Tensor, ...] | None = None
         self._pending: list[tuple[Changes, tuple[Tensor, ...]]] = []
@@ -64,7 +65,7 @@ class Tally:
         return tuple(self.neutral)
 
     def add(self, *values: Tensor) -> None:
-        """The method's own quantities in this pass, [rows, …] each."""
+        """The quantities of the method in this pass, each [rows, …]."""
         self._values = values
 
     def count(self, changes: Changes) -> None:
@@ -168,7 +169,7 @@ def _summed(tallies: Sequence[Tally]) -> tuple[int, Tensor]:
 
 
 def _added(one: Tensor, other: Tensor) -> Tensor:
-    """Add two results; an empty one adds nothing."""
+    """Add two results. An empty result adds nothing."""
     return one + other if len(one) == len(other) else one if len(one) else other
 
 

@@ -1,7 +1,7 @@
-"""Every private or unstable API of transformers that heal uses, each under one name.
+"""All private or unstable APIs of transformers that heal uses, each under one name.
 
-No other module of the package imports a submodule of transformers or reads an underscore attribute of a model. When a
-release of transformers moves one of them, it is repaired here; tests/engine/test_transformers_api.py tells which.
+No other module of the package imports a submodule of transformers or reads an underscore attribute of a model. If a
+release of transformers changes one of them, tests/engine/test_transformers_api.py names it, and it is fixed here.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 TESTED = ((5, 22), (5, 23))
-"""Versions of transformers that the tests cover: from the first, up to but without the second."""
+"""Tested versions of transformers: from the first, up to but not including the second."""
 
 
 def warn_if_untested(version: str) -> None:
-    """One HealWarning if this version of transformers is outside the tested range."""
+    """Issue one HealWarning if this version of transformers is outside the tested range."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     first, end = TESTED
     if not first <= found < end:
@@ -75,12 +75,12 @@ def attention_name(config: Any) -> str:
 
 
 def checkpoint_name(model: Any) -> str:
-    """The folder or hub name that a model was loaded from; empty if it was not loaded."""
+    """The folder or hub name that a model was loaded from. Empty if it was not loaded."""
     return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
 
 
 def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """The eager attention function in the file of the module's own model, if there is one."""
+    """The eager attention function in the source module of this module's model, if there is one."""
     return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 
 
@@ -96,7 +96,7 @@ def is_compiled_wrapper(module: Any) -> bool:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """By torch.compile(module), module.compile() or module.forward = torch.compile(module.forward)."""
+    """Whether a module was compiled, by torch.compile(module), module.compile() or a compiled forward."""
     own = vars(module)
     functions = (own.get("forward"), own.get("generate"))
     return (
@@ -110,12 +110,12 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def prefill(model: Any, ids: Tensor, config: Any, arguments: dict[str, Any]) -> Any:
-    """The pass over a prompt, as generate() does it."""
+    """Run the prefill as generate() does."""
     return model._prefill(ids, config, arguments, is_first_iteration=True)
 
 
 def inputs_of_token(model: Any, ids: Tensor, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The model's arguments for the last of these tokens."""
+    """The model's arguments for the last tokens of a sequence."""
     return model.prepare_inputs_for_generation(ids, next_sequence_length=1, **arguments)
 
 
@@ -125,12 +125,15 @@ def updated_arguments(model: Any, outputs: Any, arguments: dict[str, Any]) -> di
 
 
 def repeated_encodings(model: Any, ids: Tensor, outputs: dict[str, Any], copies: int) -> dict[str, Any]:
-    """The outputs of the picture encoders with each sample `copies` times, as beams need them."""
+    """Repeat the outputs of the image encoders `copies` times per sample, as beams need them."""
     return model._expand_multimodal_outputs(ids, outputs, expand_size=copies)
 
 
 def prompt_positions(model: Any, arguments: Mapping[str, Any]) -> Tensor:
-    """The position ids that generate() gives a prompt. Models with M-RoPE also store an offset, which is put back."""
+    """The position ids that generate() gives a prompt.
+
+    Models with M-RoPE store an offset as a side effect; it is restored.
+    """
     base = model.base_model
     kept = getattr(base, "rope_deltas", None)
     try:
@@ -145,25 +148,25 @@ def prompt_positions(model: Any, arguments: Mapping[str, Any]) -> Tensor:
 
 
 def layer_classes(cache: Cache) -> set[type]:
-    """The kinds of layers that a cache has, and the kind of those that it will add."""
+    """The classes of a cache's layers, and the class of layers that it will add."""
     later = getattr(cache, "layer_class_to_replicate", None)
     return {type(layer) for layer in cache.layers} | ({later} if isinstance(later, type) else set())
 
 
 def is_offloaded(cache: Cache) -> bool:
-    """Whether the cache moves its layers between devices."""
+    """Whether the cache offloads its layers to another device."""
     return bool(cache.offloading)
 
 
 def record_past(cache: Cache) -> None:
-    """Sliding windows keep what leaves them, so that a crop can bring it back."""
+    """Make sliding windows store the positions that leave them, so that a crop can restore them."""
     for layer in cache.layers:
         if hasattr(layer, "activate_past_recording"):
             layer.activate_past_recording()
 
 
 def is_recording(cache: Cache) -> bool:
-    """Whether sliding windows keep what leaves them."""
+    """Whether sliding windows store the positions that leave them."""
     return any(getattr(layer, "record_past", False) for layer in cache.layers)
 
 
@@ -171,7 +174,7 @@ def crop_layer(layer: Any, positions: int, record: bool) -> None:
     """Remove the last positions of one layer.
 
     `record`: a sliding window keeps all positions that have left it, so that later crops can go further back. The
-    layer's own crop would forget them.
+    layer's own crop would discard them.
     """
     if isinstance(layer, StaticLayer):
         if isinstance(layer, StaticSlidingWindowLayer):

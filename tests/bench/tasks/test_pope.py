@@ -222,5 +222,5 @@ def test_official_files(official) -> None:
 def test_official_image_is_found(official) -> None:
     task: Any = create("pope", official("images").parent, splits="random")
     images = {s.unit: s for s in task.samples()}.values()
-    there = next(s for s in images if s.picture.path.is_file())
+    there = next(s for s in images if s.image_source.path.is_file())
     assert there.image().mode == "RGB"

@@ -272,7 +272,7 @@ class Twice(Questions):
     """A task that gives every sample the same id."""
 
     def samples(self) -> list[Sample]:
-        return [Sample("1", s.unit, s.prompt, s.truth, s.picture) for s in super().samples()]
+        return [Sample("1", s.unit, s.prompt, s.truth, s.image_source) for s in super().samples()]
 
 
 def test_sample_ids_must_be_unique(tmp_path: Path) -> None:

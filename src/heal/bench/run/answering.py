@@ -74,18 +74,18 @@ class Work:
         missing = {m: {s.id for s in batch.samples if Key(batch.task, m, s.id) not in there} for m in self.methods}
         if not any(missing.values()):
             return
-        pictures = [_picture(sample) for sample in batch.samples]
+        images = [_image(sample) for sample in batch.samples]
         with prefix_cache(self.vlm.model) if self.settings.prefix_cache else nullcontext():
             for name, lost in missing.items():
                 if lost:
-                    yield [record for record in self._records(batch, name, pictures) if record.sample in lost]
+                    yield [record for record in self._records(batch, name, images) if record.sample in lost]
 
-    def _records(self, batch: Batch, name: str, pictures: Sequence[Image.Image | ImageError]) -> list[Record]:
+    def _records(self, batch: Batch, name: str, images: Sequence[Image.Image | ImageError]) -> list[Record]:
         peak = Peak(self.vlm.device)
         peak.start()
-        rows = [(s, p) for s, p in zip(batch.samples, pictures, strict=True) if not isinstance(p, ImageError)]
+        rows = [(s, p) for s, p in zip(batch.samples, images, strict=True) if not isinstance(p, ImageError)]
         answers = iter(self._answers(batch.task, name, rows))
-        results = [(p, 1) if isinstance(p, ImageError) else next(answers) for p in pictures]
+        results = [(p, 1) if isinstance(p, ImageError) else next(answers) for p in images]
         memory = peak.read()
         return [
             self._record(batch, name, sample, result, at_once, memory)
@@ -104,7 +104,7 @@ class Work:
                 warnings.simplefilter("ignore", HealWarning)  # the summary reports methods without effect
                 warnings.simplefilter("default", InputWarning)  # but not unusual images or prompts
                 found = self.vlm.generate(
-                    [picture for _, picture in rows],
+                    [image for _, image in rows],
                     [sample.prompt for sample, _ in rows],
                     method=self.methods[name],
                     seed=sample_seed(seed, task, rows[0][0].id) if self.settings.sampled else seed,
@@ -152,7 +152,7 @@ def _warn_of_failure(records: Iterable[Record], when: str) -> bool:
     return first is not None
 
 
-def _picture(sample: Sample) -> Image.Image | ImageError:
+def _image(sample: Sample) -> Image.Image | ImageError:
     try:
         return sample.image()
     except ImageError as error:

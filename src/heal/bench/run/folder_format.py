@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heal import strict_json
-from heal.bench.tasks.base import Picture, Sample
+from heal.bench.tasks.base import ImageSource, Sample
 from heal.errors import RunError, shortened
 
 FORMAT = 1
@@ -35,7 +35,7 @@ def read_description(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_samples(path: Path, picture: Picture) -> dict[str, list[Sample]]:
+def read_samples(path: Path, image_source: ImageSource) -> dict[str, list[Sample]]:
     """Read samples.jsonl, by task, in the order of the file."""
     found: dict[str, list[Sample]] = {}
     for number, value in strict_json.lines(strict_json.read_text(path, RunError), path, RunError):
@@ -43,7 +43,7 @@ def read_samples(path: Path, picture: Picture) -> dict[str, list[Sample]]:
         if odd := set(value) - set(_SAMPLE):
             raise RunError(f"{path}, line {number} has `{shortened(min(odd))}`, which is not a field of a sample")
         task = value.pop("task")
-        found.setdefault(task, []).append(Sample(**value, picture=picture))
+        found.setdefault(task, []).append(Sample(**value, image_source=image_source))
     return found
 
 

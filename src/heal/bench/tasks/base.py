@@ -24,7 +24,7 @@ Counts = Mapping[str, float]
 
 
 @runtime_checkable
-class Picture(Protocol):
+class ImageSource(Protocol):
     """Source of an image, which is drawn or read on demand."""
 
     def load(self) -> Image.Image: ...
@@ -51,10 +51,10 @@ class Sample:
     prompt: str
     truth: Mapping[str, Any]
     """The reference for scoring; must be JSON-serialisable."""
-    picture: Picture = field(compare=False)
+    image_source: ImageSource = field(compare=False)
 
     def image(self) -> Image.Image:
-        return self.picture.load()
+        return self.image_source.load()
 
 
 class Task(ABC):

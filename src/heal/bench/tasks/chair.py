@@ -227,8 +227,8 @@ class Chair(Task):
             truth = truth_of(key, self.objects, self.synonyms, str(self.folder))
             number = key.isascii() and key.isdigit()
             stem = f"{int(key):012d}.jpg" if number else image_name(key, f"{self.folder}: an image id")
-            picture = NamedImage(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
-            found.append(Sample(key, key, PROMPT, {"objects": truth}, picture))
+            image = NamedImage(f"COCO_val2014_{stem}", self.data, self.images, (stem, f"COCO_train2014_{stem}"))
+            found.append(Sample(key, key, PROMPT, {"objects": truth}, image))
         return grouped_by_unit(found, "CHAIR")
 
     def samples(self) -> Sequence[Sample]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heal.bench.tasks.base import File, Picture, Sample
+from heal.bench.tasks.base import File, ImageSource, Sample
 from heal.bench.tasks.image_files import NamedImage
 from heal.errors import DataError
 
@@ -29,21 +29,21 @@ class Presence:
         return f"{len(self.missing)} of {self.total} images are missing: {shown}"
 
 
-def missing_file(picture: Picture) -> Path | None:
+def missing_file(source: ImageSource) -> Path | None:
     """The expected path of a missing image file; None if it exists."""
-    if not isinstance(picture, (NamedImage, File)):
+    if not isinstance(source, (NamedImage, File)):
         return None
     try:
-        path = picture.path
+        path = source.path
         return None if path.is_file() else path
     except OSError:  # the name is too long, or the folder is not readable
-        return Path(picture.name) if isinstance(picture, NamedImage) else picture.path
+        return Path(source.name) if isinstance(source, NamedImage) else source.path
 
 
 def presence(samples: Sequence[Sample]) -> Presence:
-    pictures = dict.fromkeys(s.picture for s in samples if isinstance(s.picture, (NamedImage, File)))
-    missing = (missing_file(picture) for picture in pictures)
-    return Presence(len(pictures), tuple(path for path in missing if path is not None))
+    sources = dict.fromkeys(s.image_source for s in samples if isinstance(s.image_source, (NamedImage, File)))
+    missing = (missing_file(source) for source in sources)
+    return Presence(len(sources), tuple(path for path in missing if path is not None))
 
 
 def samples_with_images(
@@ -58,5 +58,5 @@ def samples_with_images(
             raise DataError(
                 f"{name}: {seen.description()}. Add them, or give their folder with the option images={skip}"
             )
-        found[name] = tuple(s for s in own if missing_file(s.picture) is None) if seen.missing else tuple(own)
+        found[name] = tuple(s for s in own if missing_file(s.image_source) is None) if seen.missing else tuple(own)
     return found

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heal.bench.tasks import yes_no
-from heal.bench.tasks.base import File, Number, Picture, Sample, Task, grouped_by_unit, ratio
+from heal.bench.tasks.base import File, ImageSource, Number, Sample, Task, grouped_by_unit, ratio
 from heal.bench.tasks.data_files import image_name, read_text
 from heal.bench.tasks.image_files import NamedImage
 from heal.bench.tasks.pope import PARSERS, check_choice, check_splits
@@ -149,9 +149,9 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
         _twice(rows, text)
         for number, row in enumerate(rows, 1):
             image_name(row[0], f"{text}, line {number}")
-        pictures: list[Picture] = [NamedImage(row[0], data, images or _near(folder, name)) for row in rows]
+        sources: list[ImageSource] = [NamedImage(row[0], data, images or _near(folder, name)) for row in rows]
     else:
-        rows, pictures = _folder(folder / name)
+        rows, sources = _folder(folder / name)
         _twice(rows, folder / name)
     found, asked = [], Counter[int]()
     for pair, (number, row) in zip(_pairs(rows, name), enumerate(rows), strict=True):
@@ -159,7 +159,7 @@ def _subtask(folder: Path, name: str, data: Path, images: Path | None) -> list[S
         truth = {"label": _label(answer, f"{name}, {shortened(image)}"), "subtask": name, "pair": pair}
         # names like 0001.png are reused across subtasks; COCO images occur in several subtasks
         unit = image if re.fullmatch(r"\d{12}\.jpg", image) else f"{name}/{image}"
-        found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, pictures[number]))
+        found.append(Sample(f"{name}/{pair}/{asked[pair]}", unit, question, truth, sources[number]))
         asked[pair] += 1
     return found
 
@@ -168,17 +168,17 @@ def _near(folder: Path, name: str) -> Path | None:
     return next((place for place in (folder / name / "images", folder / name) if place.is_dir()), None)
 
 
-def _folder(folder: Path) -> tuple[list[list[str]], list[Picture]]:
+def _folder(folder: Path) -> tuple[list[list[str]], list[ImageSource]]:
     """Images with a text file of two questions each, side by side or in images/ and questions_answers_YN/."""
-    texts, pictures = folder / "questions_answers_YN", folder / "images"
+    texts, image_folder = folder / "questions_answers_YN", folder / "images"
     if not texts.is_dir():
-        texts = pictures = folder
+        texts = image_folder = folder
     if not texts.is_dir():
         raise DataError(f"{folder} and {folder}.txt are missing; they come from {SOURCE}")
     rows: list[list[str]] = []
-    sources: list[Picture] = []
+    sources: list[ImageSource] = []
     for text in sorted(texts.glob("*.txt")):
-        places = [pictures / (text.stem + end) for end in (".jpg", ".png", ".jpeg")]
+        places = [image_folder / (text.stem + end) for end in (".jpg", ".png", ".jpeg")]
         image = next((place for place in places if place.is_file()), places[0])
         for row in table(text, 2):
             rows.append([image.name, *row])

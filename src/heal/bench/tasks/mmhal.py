@@ -99,8 +99,8 @@ class MmHal(JudgedTask):
             }
             source = need_text(item, "image_src", where).rpartition("/")[2] if item.get("image_src") else ""
             names = (image_name(source or f"{key}.jpg", f"{where}: `image_src`"), f"{key}.jpg", f"{key}.png")
-            picture = NamedImage(names[0], self.folder, self.images, names[1:])
-            found.append(Sample(f"{number}", f"{number}", question, truth, picture))
+            image = NamedImage(names[0], self.folder, self.images, names[1:])
+            found.append(Sample(f"{number}", f"{number}", question, truth, image))
         return grouped_by_unit(found, "MMHal-Bench")
 
     def samples(self) -> Sequence[Sample]:
