@@ -243,7 +243,7 @@ class _Products:
         sizes = [1, *[SLOTS] * 4, SLOTS**2]
         if groups > MASKED_GROUPS:
             sizes += [1, 1, SLOTS, SLOTS]
-        hh, hx, hy, xx, yy, xy, *rest = found.split(sizes, dim=-1)
+        hh, hx, hy, _, _, xy, *rest = found.split(sizes, dim=-1)
         # noise in the values adds Σσ²·C to the square of its mean
         variance = moments.squared[:, :, :, 1].sum(-1, dtype=torch.float64).transpose(1, 2)[:, :, None, :, None]
         own = torch.addcmul(

@@ -1,9 +1,9 @@
 """One decoding step of one layer as one function for CPUs, compiled by Numba.
 
 It splits the attention of the newest query by position group (for small caches; larger ones come split), updates the
-running moments, and computes expected scores, factors, the plain and the calibrated output: the same as `split_stacked`,
-`Moments.append`, `expected_scores`, `joint_factors` and `Split.scaled`, which are its oracles. The arrays of a step are
-small, so that elsewhere the number of operations decides the cost.
+running moments, and computes expected scores, factors, the plain and the calibrated output: the same as
+`split_stacked`, `Moments.append`, `expected_scores`, `joint_factors` and `Split.scaled`, which are its oracles. The
+arrays of a step are small, so that elsewhere the number of operations decides the cost.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ options: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FAST, "erro
 def split_rows(query: Array, key: Array, value: Array, codes: Array, scale: float, values: Array, lse: Array) -> None:
     """Softmax attention over each position group: means into `values`, log-normalisers into `lse`.
 
-    query [rows, heads, dim]; key and value [rows, kv_heads, positions, dim]; codes [rows, positions], the group of each
-    position (255: none); values [rows, heads, groups, dim]; lse [rows, heads, groups].
+    query [rows, heads, dim]; key and value [rows, kv_heads, positions, dim]; codes [rows, positions], the group of
+    each position (255: none); values [rows, heads, groups, dim]; lse [rows, heads, groups].
     """
     rows, heads, dim = query.shape
     kv_heads, positions = key.shape[1], key.shape[2]
@@ -271,10 +271,10 @@ def finish(
 ) -> None:
     """Everything after the attention was split.
 
-    query [rows, heads, dim]; values [rows, heads, groups, dim] and lse [rows, heads, groups] of the real partials; mean
-    and squared [rows, 2, kv_heads, 2, dim]; table [1 or rows, 2, spreads, 2, slots]; places [1 or rows, 2]; least [rows,
-    heads]; targets [1 or heads, 2]. Written are scores [rows, heads, 3], factors [rows, heads, 2], and the plain and the
-    calibrated output [rows, heads, dim].
+    query [rows, heads, dim]; values [rows, heads, groups, dim] and lse [rows, heads, groups] of the real partials;
+    mean and squared [rows, 2, kv_heads, 2, dim]; table [1 or rows, 2, spreads, 2, slots]; places [1 or rows, 2];
+    least [rows, heads]; targets [1 or heads, 2]. Written are scores [rows, heads, 3], factors [rows, heads, 2], and
+    the plain and the calibrated output [rows, heads, dim].
     """
     rows, heads, dim = query.shape
     groups, share = lse.shape[2], heads // mean.shape[2]

@@ -72,8 +72,8 @@ class HEAL(Method):
     """Refresh head types every N steps, counted from the first token. Very large: only once, after the prompt."""
 
     preset: Preset = "expected"
-    """expected: scores are expectations over all gaussian draws, and factors are bounded by 2. paper: as printed, with
-    one gaussian draw and unbounded factors."""
+    """expected: scores are expectations over all gaussian draws, and factors are bounded by 2. paper: as printed,
+    with one gaussian draw and unbounded factors."""
 
     masking: Masking | None = None
     """Replacement for the keys and values of a modality: expected (the mean over all gaussian draws, without a draw),
