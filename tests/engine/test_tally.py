@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heal.engine.comparison import Changes
+from heal.engine.comparison import Changes, totals
 from heal.engine.tally import Fired, Tallies, Tally
 
 
@@ -35,6 +35,32 @@ def test_steps_are_counted_one_by_one_however_many_are_pending():
     assert len(tally.steps) == len(expected)
     for found, right in zip(tally.steps, expected, strict=True):
         torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_outputs_of_many_passes_are_compared_at_once(uneven: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    passes, expected = [], []
+    for step in range(5):
+        found, right = Changes(2, torch.device("cpu")), torch.zeros(2, dtype=torch.long)
+        for layer in range(3 if uneven and step % 2 else 2):
+            before = torch.randn(2, 4, 8, generator=generator)
+            changed = torch.rand(2, 4, generator=generator) < 0.5
+            found.heads(before, torch.where(changed[..., None], before + 1, before), exact=True)
+            found.block(before[:, layer], before[:, layer] + changed[:, :1])
+            found.rows(changed[:, 0])
+            right += changed.sum(1) + 2 * changed[:, 0]
+        passes.append(found)
+        expected.append(right)
+    assert torch.equal(totals(passes), torch.stack(expected))
+
+
+def test_the_newest_position_of_a_prompt_is_compared_at_once() -> None:
+    found = Changes(2, torch.device("cpu"))
+    whole = torch.randn(2, 50, 4, 8)
+    found.heads(whole[:, -1], whole[:, -1] + 1)
+    assert found.nbytes == 0  # so that the prompt can be freed
+    assert totals([found]).tolist() == [[4, 4]]
 
 
 def test_nothing_added_is_nothing():

@@ -19,6 +19,7 @@ from heal.engine.branch_passes import BranchPasses
 from heal.engine.branches import EncoderWatch, Main, Prompt
 from heal.engine.calls import check_call, refuse_batching, refuse_compiled
 from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
+from heal.engine.finite import FiniteCheck
 from heal.engine.generation import Generation
 from heal.engine.layer_hooks import LayerHooks
 from heal.engine.layout import Layout
@@ -33,7 +34,7 @@ from heal.engine.source import Source
 from heal.engine.state import State
 from heal.engine.tally import Tallies, Tally
 from heal.engine.transformers_api import Cache, attention_name
-from heal.errors import AttachmentError, HealWarning, ModelError, NonFiniteError, UnsupportedError
+from heal.errors import AttachmentError, HealWarning, ModelError, UnsupportedError
 
 
 class Attachment(LayerHooks):
@@ -74,6 +75,8 @@ class Attachment(LayerHooks):
         )
         self._called: list[Tally] = []  # the tallies of the current call
         self._generating = False
+        self._finite = FiniteCheck()
+        self._check_later = False  # whether the end of generate() is early enough to report NaN
         self._attached = False
         self._undo: list[Callable[[], Any]] = []
         self._warned = False
@@ -195,13 +198,19 @@ class Attachment(LayerHooks):
         if self.model.device.type != "cpu":
             # generate() compiles a model with a static cache, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
+        self._check_later = not call.every_step and not self.runtime.overrides("search")
         if self.runtime.overrides("search"):
             kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None), self._latest)
         self._called, self._generating = [], True
         try:
             result = original(*args, **kwargs)
+            self._finite.check()
+        except Exception:
+            self._finite.check()  # NaN is the cause of whatever failed after it
+            raise
         finally:
-            self._pass, self._beams, self._generating = None, 1, False
+            self._finite.clear()
+            self._pass, self._beams, self._generating, self._check_later = None, 1, False, False
         self._explain(self._called)
         return result
 
@@ -364,11 +373,9 @@ class Attachment(LayerHooks):
                 "else has replaced or compiled parts of the model. Attach to the model as it was loaded"
             )
         hidden = output[0]
-        if not bool(torch.isfinite(hidden[:, -1]).all()):
-            raise NonFiniteError(
-                f"the model's output is not finite at step {generation.step}: load it in bfloat16 or float32, "
-                "or use the method with a lower strength"
-            )
+        self._finite.add(generation.step, hidden[:, -1])
+        if not self._check_later or generation.phase != "decode":
+            self._finite.check()
         if self.runtime.overrides("final_hidden"):
             new = self.runtime.final_hidden(generation, hidden)
             if new is not None and new is not hidden:

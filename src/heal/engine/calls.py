@@ -32,6 +32,8 @@ class Call:
     """Number of rows per sample."""
     samples: int
     """Number of prompts in the batch."""
+    every_step: bool = False
+    """Whether the caller sees or needs each step's result at once: a stream, or sampling, which fails for NaN."""
 
 
 def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -54,7 +56,8 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
         raise UnsupportedError("the method reads the key/value cache: leave use_cache=False out")
     beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
     prompts = next((v for n in ("input_ids", "inputs", "inputs_embeds") if (v := given.get(n)) is not None), None)
-    return Call(beams, max(beams, returned), 1 if prompts is None else len(prompts))
+    every_step = given.get("streamer") is not None or bool(option("do_sample"))
+    return Call(beams, max(beams, returned), 1 if prompts is None else len(prompts), every_step)
 
 
 COMPILED = "a compiled model does not call the method's hooks, so it would be the plain model: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,61 +38,119 @@ def moved(new: Float[Tensor, "rows vocabulary"], old: Float[Tensor, "rows vocabu
     return (new.softmax(-1) - old.softmax(-1)).abs().sum(-1) / 2
 
 
-class Changes:
-    """The changes of one pass, by row. Head outputs are stored; `totals` compares those of many passes at once."""
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """Values of the plain model at one layer, or the partials that they merge from, and those of the method."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self.shape = (rows, device)
-        self.split: list[tuple[Sequence[Partial], Tensor]] = []
-        self.counts: list[Tensor] = []
+    before: Tensor | Sequence[Partial]
+    after: Tensor
+    tolerance: float | None
+    """Of `differ`; None for rows [rows, width] that count once."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        own = [self.before] if isinstance(self.before, Tensor) else [p.value for p in self.before]
+        return [self.after, *own]
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for partials, after in self.split for t in (after, *(p.value for p in partials)))
+        return sum(t.nbytes for t in self.tensors)
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether to keep them would keep much larger tensors: the newest position of a whole prompt."""
+        return any(t.untyped_storage().nbytes() > 2 * t.nbytes for t in self.tensors)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Outputs of the same kind can be compared together."""
+        parts = 0 if isinstance(self.before, Tensor) else len(self.before)
+        dtypes = tuple(t.dtype for t in self.tensors)
+        return self.after.shape, self.after.device, dtypes, parts, self.tolerance
+
+
+class Changes:
+    """The changes of one pass, by row. Outputs are stored; `totals` compares those of many passes at once.
+
+    So a method must not write into a tensor after the engine has seen it.
+    """
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.shape = (rows, device)
+        self.outputs: list[Outputs] = []
+        self.counts: list[Int[Tensor, " rows"]] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(outputs.nbytes for outputs in self.outputs)
 
     def merged(self, partials: Sequence[Partial], after: Float[Tensor, "rows heads dim"]) -> None:
         """Attention that the method computed from these partials of the plain attention."""
-        self.split.append((partials, after))
+        self.outputs.append(Outputs(partials, after, MERGED * torch.finfo(torch.float32).eps))
 
     def heads(self, before: Tensor, after: Tensor, exact: bool = False) -> None:
-        """Head outputs [rows, heads, dim]. With `exact`, one was computed from the other, so that any difference
-        counts.
-        """
-        tolerance = 0.0 if exact else RECOMPUTED * torch.finfo(before.dtype).eps
-        self.counts.append(differ(before, after, tolerance).sum(1))
+        """Head outputs [rows, heads, dim]. With `exact`, one was computed from the other: any difference counts."""
+        self._keep(Outputs(before, after, 0.0 if exact else RECOMPUTED * torch.finfo(before.dtype).eps))
 
     def block(self, before: Tensor, after: Tensor) -> None:
         """The output [rows, hidden] of a block at the newest position. It counts as one value."""
-        self.counts.append((before != after).any(-1).long())
+        self._keep(Outputs(before, after, None))
 
     def rows(self, changed: Bool[Tensor, " rows"]) -> None:
         self.counts.append(changed.long())
+
+    def _keep(self, outputs: Outputs) -> None:
+        if outputs.holds_more:
+            self.counts.append(_changed([outputs])[0])
+        else:
+            self.outputs.append(outputs)
 
 
 def totals(passes: Sequence[Changes]) -> Int[Tensor, "passes rows"]:
     """The number of changed values per pass and row. All passes have the same rows."""
     rows, device = passes[0].shape
     found = torch.zeros(len(passes), rows, dtype=torch.long, device=device)
-    groups: dict[tuple[object, ...], list[tuple[int, Sequence[Partial], Tensor]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, Outputs]]] = {}
     for index, changes in enumerate(passes):
-        for count in changes.counts:
-            found[index] += count.to(device)
-        for partials, after in changes.split:
-            kind = (after.shape, after.device, after.dtype, len(partials))
-            groups.setdefault(kind, []).append((index, partials, after))
+        for outputs in changes.outputs:
+            groups.setdefault(outputs.kind, []).append((index, outputs))
+    counted = [(index, count.to(device)) for index, changes in enumerate(passes) for count in changes.counts]
+    if counted:
+        found += _by_pass([index for index, _ in counted], torch.stack([count for _, count in counted]), len(passes))
     for group in groups.values():
-        changed = _changed([(partials, after) for _, partials, after in group]).sum(2).to(device)
-        found.index_add_(0, torch.tensor([index for index, _, _ in group], device=device), changed)
+        changed = _changed([outputs for _, outputs in group]).to(device)
+        found += _by_pass([index for index, _ in group], changed, len(passes))
     return found
 
 
-def _changed(layers: Sequence[tuple[Sequence[Partial], Tensor]]) -> Bool[Tensor, "layers rows heads"]:
-    sets = range(len(layers[0][0]))
-    stacked = [
-        Partial(torch.cat([p[s].value for p, _ in layers]), torch.cat([p[s].lse for p, _ in layers])) for s in sets
-    ]
-    before, after = merge(stacked), torch.cat([after for _, after in layers])
-    return differ(before, after, MERGED * torch.finfo(torch.float32).eps).unflatten(0, (len(layers), -1))
+def _by_pass(at: Sequence[int], counts: Int[Tensor, "layers rows"], passes: int) -> Int[Tensor, "passes rows"]:
+    """Sums of counts whose passes `at` are in order. The host uploads no index, which would wait for the device."""
+    sizes = [at.count(index) for index in range(passes)]
+    if len(set(sizes)) == 1:
+        return counts.unflatten(0, (passes, -1)).sum(1)
+    return torch.stack([part.sum(0) for part in counts.split(sizes)])
+
+
+def _changed(layers: Sequence[Outputs]) -> Int[Tensor, "layers rows"]:
+    """The changed values of outputs of the same kind."""
+    tolerance = layers[0].tolerance
+    before, after = _before(layers), torch.cat([outputs.after for outputs in layers])
+    if tolerance is None:
+        return (before != after).any(-1).unflatten(0, (len(layers), -1)).long()
+    return differ(before, after, tolerance).sum(1).unflatten(0, (len(layers), -1))
+
+
+def _before(layers: Sequence[Outputs]) -> Tensor:
+    """The plain outputs of all layers, one after the other."""
+    tensors = [outputs.before for outputs in layers if isinstance(outputs.before, Tensor)]
+    if tensors:
+        return torch.cat(tensors)
+    columns = zip(*(outputs.before for outputs in layers if not isinstance(outputs.before, Tensor)), strict=True)
+    return merge([_joined(column) for column in columns])
+
+
+def _joined(column: Sequence[Partial]) -> Partial:
+    return Partial(torch.cat([p.value for p in column]), torch.cat([p.lse for p in column]))
 
 
 class BeamScores:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heal.analysis.split import VISUAL, Regions
 from heal.engine.comparison import BeamScores
+from heal.engine.growing import Growing, column_of, extended, growing_groups, growing_masks
 from heal.engine.masks import as_bool
 from heal.engine.state import State
 from heal.engine.tally import Tally
@@ -63,9 +64,12 @@ class Generation(Generic[S]):
         self._source = source
         self._samples: list[int] | None = None
         self._groups: Tensor | None = None  # [rows, length] group of each position, before masks are applied
+        self._growing: Growing | None = None  # of the groups, while single tokens are read
+        self._last: Tensor | None = None
         self._new: list[int] = []
         self._answer: list[Tensor] = []
         self._regions: dict[tuple[str, torch.device], Regions] = {}
+        self._masks: dict[tuple[str, torch.device], Growing] = {}  # of the regions
         self._stamps: dict[tuple[str, torch.device], int] = {}  # step of the last update
 
     @property
@@ -121,19 +125,28 @@ class Generation(Generic[S]):
 
     def read_prompt(self, groups: Tensor) -> None:
         """Read several positions at once: a prompt, or the next turn of a conversation."""
-        self._groups = groups if self._groups is None else torch.cat([self._groups, groups], dim=1)
-        self.length = self._groups.shape[1]
+        groups = groups if self._groups is None else torch.cat([self._groups, groups], dim=1)
+        self._place(groups)
+        self.length = groups.shape[1]
         self.phase, self.step = "prompt", 0
-        self.visual = bool((self._groups == VISUAL).any())
+        self.visual = bool((groups == VISUAL).any())
         self._answer.clear()
-        self._regions.clear()
+        self._forget_regions()
 
     def read_answer(self, groups: Tensor, tokens: int) -> None:
         """Read several generated tokens at once, after the prompt of a branch that starts late."""
-        self._groups = torch.cat([self.groups, groups.to(self.groups)], dim=1)
+        self._place(torch.cat([self.groups, groups.to(self.groups)], dim=1))
         self.length += tokens
         self.step += tokens
+        self._forget_regions()
+
+    def _place(self, groups: Tensor) -> None:
+        """Use other groups than those that grow token by token."""
+        self._groups, self._growing, self._last = groups, None, None
+
+    def _forget_regions(self) -> None:
         self._regions.clear()
+        self._masks.clear()
 
     def repeat_last(self) -> None:
         """The last prompt position runs again. It was counted before."""
@@ -141,9 +154,9 @@ class Generation(Generic[S]):
 
     def read_token(self, groups: list[int], ids: Tensor | None = None) -> None:
         """Read one generated token for each row, with its ids [rows, 1]."""
-        assert self._groups is not None
-        column = torch.tensor(groups, device=self._groups.device, dtype=self._groups.dtype)
-        self._groups = torch.cat([self._groups, column[:, None]], dim=1)
+        if self._growing is None:
+            self._growing = growing_groups(self.groups)
+        self._groups, self._last = self._growing.add(column_of(groups, self.groups)), None
         self._new = groups
         if ids is not None:
             self._answer.append(ids)
@@ -166,8 +179,10 @@ class Generation(Generic[S]):
     @property
     def last_groups(self) -> Tensor:
         """[rows, groups] membership of the last position."""
-        assert self._groups is not None
-        return torch.stack([self._groups[:, -1] == name for name in range(self.group_count)], dim=1)
+        if self._last is None:
+            names = torch.arange(self.group_count, device=self.groups.device)
+            self._last = self.groups[:, -1:] == names
+        return self._last
 
     def regions(self, kind: str, mask: Tensor | None, positions: int, device: torch.device) -> Regions:
         """The position groups of the last `positions` keys that the newest query attends to.
@@ -179,9 +194,12 @@ class Generation(Generic[S]):
         if known is not None and known.length == positions and self._stamps[place] == self.step:
             return known
         if known is not None and known.length == positions - 1 == self.length - 1:
-            known = known.extended(self._new)
+            if place not in self._masks:
+                self._masks[place] = growing_masks(known)
+            known = extended(known, self._masks[place], self._new)
         else:
             known = self._from_groups(mask, positions, device)
+            self._masks.pop(place, None)
         self._regions[place], self._stamps[place] = known, self.step
         return known
 
@@ -199,7 +217,8 @@ class Generation(Generic[S]):
             return
         self._samples = [self.samples[row] for row in rows]
         index = torch.tensor(rows, device=self._groups.device)
-        self._groups = self._groups.index_select(0, index)
+        self._place(self._groups.index_select(0, index))
+        self._masks.clear()
         self._regions = {place: known.select(rows) for place, known in self._regions.items()}
         if self._answer:
             answer = self.answer
@@ -220,10 +239,10 @@ class Generation(Generic[S]):
             )
         answer = self.answer
         self._answer = [answer[:, : self.step - tokens]] if self.step > tokens and self._answer else []
-        self._groups = self._groups[:, :-tokens]
+        self._place(self._groups[:, :-tokens])
         self.length -= tokens
         self.step -= tokens
-        self._regions.clear()
+        self._forget_regions()
         for follower in self._followers():
             follower.crop(tokens)
         self.best = self.tally.best[-1] if self.best is not None and self.tally.best else None
