@@ -32,9 +32,10 @@ test-lmms: .venv-lmms/.installed
 	.venv-lmms/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
-# The kernels, on a GPU if there is one, otherwise in Triton's interpreter; and compiled for GPUs that are not there.
+# The kernels, on a GPU if there is one, otherwise in Triton's interpreter; and compiled for GPUs that are not there
+# (every variant: -m slow).
 test-gpu: .venv-gpu/.installed
-	OMP_NUM_THREADS=1 TRITON_CACHE_DIR=.venv-gpu/compiled .venv-gpu/bin/python -m pytest -n 2 --dist worksteal -q tests/kernels
+	OMP_NUM_THREADS=1 TRITON_CACHE_DIR=.venv-gpu/compiled .venv-gpu/bin/python -m pytest -n 2 --dist worksteal -q -m "not slow" tests/kernels
 
 .venv-gpu/.installed: pyproject.toml constraints.txt
 	test -x .venv-gpu/bin/python || $(PYTHON) -m venv .venv-gpu

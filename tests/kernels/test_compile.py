@@ -74,6 +74,16 @@ def causals():
     return [causal(kernel, dtype, c) for kernel, dtype, c in product(kernels, dtypes, CAPABILITIES)]
 
 
+def appends():
+    return [
+        {
+            "module": "heal.kernels.append", "kernel": "append_kernel", "dtype": "bf16", "capability": capability,
+            "constants": {"DIM": 80, "DIMS": 128}, "warps": 4, "stages": 3,
+        }
+        for capability in CAPABILITIES
+    ]  # fmt: skip
+
+
 def everything():
     """The full product for attention, and every dimension and group size for the whole step."""
     cases = product(("split_kernel",), DIMS, DTYPES, KV_GROUPS, (False, True), CAPABILITIES)
@@ -103,6 +113,7 @@ BATCHES = {
     "whole step": lambda: steps("whole_kernel"),
     "end of a step": lambda: steps("finish_kernel"),
     "contributions": causals,
+    "moments": appends,
 }
 
 
