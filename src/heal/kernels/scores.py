@@ -23,16 +23,19 @@ L2 = tl.constexpr(1)
 @triton.jit
 @no_type_check
 def shares(visual, language, neutral, NEUTRAL: tl.constexpr):
-    """The shares of attention of the groups, from their log-normalisers. An empty one gets 0 unless all are empty."""
+    """The shares of attention of the groups, from their log-normalisers. An empty one gets 0 unless all are empty.
+
+    The third is undefined without neutral positions.
+    """
     visual, language, neutral = at_least(visual, LOWEST), at_least(language, LOWEST), at_least(neutral, LOWEST)
     top = tl.maximum(visual, language)
     if NEUTRAL:
         top = tl.maximum(top, neutral)
-    visual, language, neutral = tl.exp(visual - top), tl.exp(language - top), tl.exp(neutral - top)
+    visual, language = tl.exp(visual - top), tl.exp(language - top)
+    whole = visual + language
     if NEUTRAL:
-        whole = visual + language + neutral
-    else:
-        whole, neutral = visual + language, neutral * 0
+        neutral = tl.exp(neutral - top)
+        whole += neutral
     return visual / whole, language / whole, neutral / whole
 
 
