@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-lmms fuzz check format speed clean
+.PHONY: demo test test-all test-lmms test-gpu fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
@@ -32,6 +32,17 @@ test-lmms: .venv-lmms/.installed
 	.venv-lmms/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
+# The kernels, on a GPU if there is one, otherwise in Triton's interpreter; and compiled for GPUs that are not there
+# (every variant: -m slow).
+test-gpu: .venv-gpu/.installed
+	OMP_NUM_THREADS=1 TRITON_CACHE_DIR=.venv-gpu/compiled .venv-gpu/bin/python -m pytest -n 2 --dist worksteal -q -m "not slow" tests/kernels
+
+.venv-gpu/.installed: pyproject.toml constraints.txt
+	test -x .venv-gpu/bin/python || $(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
+	.venv-gpu/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,gpu]"
+	touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,4 +62,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lmms build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo
+	rm -rf $(VENV) .venv-lmms .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo

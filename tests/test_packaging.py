@@ -17,8 +17,8 @@ from heal.extras import EXTRAS, optional, require
 
 ROOT = Path(heal.__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-GUARDED = ("cli", "plots")
-"""Subpackages whose __init__ checks for their package before anything else of them is imported."""
+GUARDED = {"cli": "cli", "plots": "plots", "kernels": "gpu"}
+"""Subpackages and their extra. Their __init__, or what imports them, checks for it before anything else."""
 IMPORTED_AS = {"pillow": "PIL", "lmms-eval": "lmms_eval"}
 
 WITHOUT = """
@@ -143,7 +143,7 @@ def test_every_extra_has_its_packages() -> None:
     assert declared == EXTRAS
     everything = re.fullmatch(r"heal-mllm\[(.*)\]", *PROJECT["optional-dependencies"]["all"])
     assert everything is not None
-    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"lmms"}
+    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"lmms", "gpu"}
     assert "heal-mllm[all]" in PROJECT["optional-dependencies"]["dev"]
 
 
@@ -174,7 +174,7 @@ def test_every_import_is_declared_and_optional_ones_are_guarded() -> None:
                 continue
             brought = {"loguru": "lmms_eval"}.get(package, package)
             assert brought in EXTRAS, f"{place} imports {package}, which pyproject.toml does not declare"
-            guarded = place.parts[0] in GUARDED and EXTRAS[brought] == place.parts[0]
+            guarded = GUARDED.get(place.parts[0]) == EXTRAS[brought]
             assert not top or guarded, f"{place} imports {package} at its top: use `with optional()`"
 
 
@@ -202,7 +202,7 @@ def test_workflow_and_hooks_call_targets_of_the_makefile() -> None:
     for several in re.findall(r"target: \[(.*)\]", workflow):
         called |= set(several.split(", "))
     hooks = set(re.findall(r"entry: make (\S+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")))
-    assert called == {"check", "test", "demo", "test-all", "test-lmms", "fuzz"}
+    assert called == {"check", "test", "demo", "test-all", "test-lmms", "test-gpu", "fuzz"}
     assert hooks == {"check", "test"}
     assert called | hooks <= targets
 

@@ -18,6 +18,7 @@ EXTRAS = {
     "pandas": "eval",
     "rich": "cli",
     "scipy": "eval",
+    "triton": "gpu",
     "typer": "cli",
     "xxhash": "eval",
 }
