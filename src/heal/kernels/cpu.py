@@ -187,8 +187,8 @@ def _information(
 ) -> None:
     """Visual, language and total information of one head into `out`.
 
-    vectors: h, v, l, μ_v, μ_l (and the neutral partial), [5 or 6, dim]; lse [groups]; cases [2 groups, 2, slots], which
-    is overwritten; variance [2], Σ(v − μ)² of the values of each group; gram is scratch.
+    vectors: h, v, l, μ_v, μ_l (and the neutral partial), [5 or 6, dim]; lse [groups]; cases [2 groups, 2, slots],
+    which is overwritten; variance [2], Σ(v − μ)² of the values of each group; gram is scratch.
     """
     count, slots = vectors.shape[0], cases.shape[2]
     for a in range(count):
