@@ -77,6 +77,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "formats": (["list", "methods", "--json", "--format", "csv"], "contradict"),
     "steering": ([*RUN, "--method", "\x1b[2J\u202e"], "\\x1b[2J"),
     "a check of a method that refuses the model": (["check-method", "heal:alpha=auto"], "no equilibrium of its own"),
+    "neutral options that change none": (["check-method", "beam", "--neutral", ","], "changes no option of beam"),
     "parts": (["report", "--parts", ","], "--parts is empty"),
 }
 

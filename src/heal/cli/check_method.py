@@ -26,6 +26,8 @@ def check_method(
 
     chosen = parse(method)
     disabled = parse(_with_options(method, neutral)) if neutral is not None else None
+    if chosen == disabled:
+        raise ConfigError(f"--neutral {neutral!r} changes no option of {chosen.name}: give options that disable it")
     verdicts = check(chosen, disabled, VLM.embedded() if embedded else VLM.random())
     for verdict in verdicts:
         sign = {True: "ok", False: "FAILED", None: "not checked"}[verdict.holds]
