@@ -7,6 +7,7 @@ from scipy import stats
 
 from heal.analysis import contribution as module
 from heal.analysis.contribution import (
+    Shift,
     causally_redundant,
     contribution,
     projected_contribution,
@@ -107,10 +108,10 @@ def test_one_product_is_the_loop_over_heads(replacement, measure, block, monkeyp
     bias, residual = (torch.randn(n, HIDDEN, generator=generator) for n in (1, ROWS))
     fake = replaced(outputs, replacement, noise())
     stream = residual + outputs.flatten(1) @ weight.T + bias
-    found = projected_contribution(stream, fake - outputs, weight, measure)
+    found = projected_contribution(stream, Shift(fake - outputs), weight, measure)
     shifts = torch.einsum("bhd,ohd->bho", fake - outputs, weight.view(HIDDEN, HEADS, DIM))
     torch.testing.assert_close(contribution(stream, shifts, measure), found, rtol=0, atol=2e-6)
-    projected, again = projection_and_contribution(residual, outputs, fake - outputs, weight, bias[0], measure)
+    projected, again = projection_and_contribution(residual, outputs, Shift(fake - outputs), weight, bias[0], measure)
     torch.testing.assert_close(residual + projected, stream, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(again, found, rtol=0, atol=2e-6)
     w, b = weight.double().numpy(), bias[0].double().numpy()
@@ -138,9 +139,9 @@ def test_half_precision_weights_project_to_full():
     generator = torch.Generator().manual_seed(3)
     outputs, weight = outputs_of(), torch.randn(HIDDEN, HEADS * DIM, generator=generator)
     stream = torch.randn(ROWS, HIDDEN, generator=generator)
-    found = projected_contribution(stream, outputs, weight.bfloat16())
+    found = projected_contribution(stream, Shift(outputs), weight.bfloat16())
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, projected_contribution(stream, outputs, weight), rtol=0.05, atol=0.02)
+    torch.testing.assert_close(found, projected_contribution(stream, Shift(outputs), weight), rtol=0.05, atol=0.02)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -149,7 +150,7 @@ def test_a_shift_along_the_stream_against_it_onto_zero_and_from_zero(measure):
     stream = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     moved = torch.tensor([[[3.0, 4.0], [-6.0, -8.0], [-3.0, -4.0], [0.0, 0.0], [-4.0, 3.0]]]).expand(2, -1, -1)
     weight = torch.eye(2).repeat(1, 5)
-    found = projected_contribution(stream, moved, weight, measure)
+    found = projected_contribution(stream, Shift(moved), weight, measure)
     torch.testing.assert_close(found, contribution(stream, moved, measure), rtol=1e-5, atol=2e-7)
 
 
@@ -157,7 +158,10 @@ def test_a_shift_along_the_stream_against_it_onto_zero_and_from_zero(measure):
 def test_small_contributions_do_not_cancel(size):
     generator = torch.Generator().manual_seed(0)
     stream, shifts = torch.randn(1, 64, generator=generator), torch.randn(1, 32, 64, generator=generator) * size
-    for found in (contribution(stream, shifts), projected_contribution(stream, shifts, torch.eye(64).repeat(1, 32))):
+    for found in (
+        contribution(stream, shifts),
+        projected_contribution(stream, Shift(shifts), torch.eye(64).repeat(1, 32)),
+    ):
         for head in range(32):
             y, shift = stream[0].double().numpy(), shifts[0, head].double().numpy()
             assert float(found[0, head]) == pytest.approx(1 - sim(y, y + shift), rel=0.02)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from heal.analysis.contribution import projected_contribution, replaced
+from heal.analysis.contribution import Shift, projected_contribution, replaced
 from heal.analysis.counterfactual import COVARIANCES, materialised_partials, noise_partials
 from heal.analysis.information import MEASURES, scores_from_partials
 from heal.analysis.moments import Moments
@@ -118,7 +118,7 @@ def test_contribution_equals_that_of_one_product(replacement, measure):
     with torch.no_grad():
         slow = reference_contribution(outputs, residual, projection, replacement, noise(5), measure)
         moved = replaced(outputs, replacement, noise(5)) - outputs
-        fast = projected_contribution(residual + projection(outputs.flatten(1)), moved, weight, measure)
+        fast = projected_contribution(residual + projection(outputs.flatten(1)), Shift(moved), weight, measure)
     assert slow.shape == (3, 4)
     assert (slow > 1e-4).all()
     torch.testing.assert_close(slow, fast, rtol=0, atol=2e-6)

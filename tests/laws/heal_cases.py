@@ -14,7 +14,8 @@ from tests.laws.conftest import EVERY, ROWS, Run
 
 ZERO = HEAL(alpha=0.6, masking="zero", replacement="zero", interval=2, sigma_causal=1.0)
 NEUTRAL_SINKS = replace(ZERO, sinks="neutral", sigma_info=1.0)
-NOISY = HEAL(interval=2)
+NOISY = HEAL(interval=2, masking="gaussian", replacement="gaussian")
+EXPECTED = HEAL(interval=2)
 MEASURE = replace(NOISY, calibrate=False)
 MIXED = ROWS[2:]  # two images, and text only
 BEAMS: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "new": 5}
@@ -38,16 +39,16 @@ def moved(one: Run, other: Run, step: int = 0) -> Tensor:
     return (one.logits[:, step] - other.logits[:, step]).abs().amax(-1)
 
 
-real_factors = heal_runtime.factors
+real_factors = heal_runtime.joint_factors
 
 
 def at_equilibrium(
-    visual: Tensor, language: Tensor, calibrated: Tensor, alpha: float, limit: float | None, one_sided: bool
-) -> Any:
+    information: Tensor, least: Tensor, targets: Tensor, limit: float | None, one_sided: bool = False
+) -> Tensor:
+    """Every head is already at its target."""
     # in single precision, 1 − α would cancel for heads with little language information
-    visual, language = visual.double(), language.double()
-    factors = real_factors(visual, language, calibrated, visual / (visual + language), limit)
-    return tuple(factor.float() for factor in factors)
+    parts = information[..., :2].double()
+    return real_factors(information.double(), least, parts / parts.sum(-1, keepdim=True), limit).float()
 
 
 def assert_fired(alone: Run, batch: Run, own: slice) -> None:

@@ -34,7 +34,7 @@ def without_synergy(*args: Any) -> HeadMap:
 
 @every_model
 def test_heads_at_the_equilibrium_equal_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heal_runtime, "factors", at_equilibrium)
+    monkeypatch.setattr(heal_runtime, "joint_factors", at_equilibrium)
     out = generate(model_of(name), inputs_of(name, ROWS), NOISY)
     assert (out.stacked("types")[0] == SYNERGY).any(-1).any(-1).all()
     assert_plain(out, run(name))
@@ -81,7 +81,7 @@ def test_tracing_changes_nothing(name: str) -> None:
 @every_model
 def test_image_at_the_end_of_the_prompt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The repeated position is a visual one."""
-    monkeypatch.setattr(heal_runtime, "factors", at_equilibrium)
+    monkeypatch.setattr(heal_runtime, "joint_factors", at_equilibrium)
     batch = inputs_of(name, (Row(text_after=0), Row(text_before=7, text_after=0, salt=1)))
     assert_plain(generate(model_of(name), batch, NOISY, new=2), generate(model_of(name), batch, new=2))
 

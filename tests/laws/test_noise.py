@@ -14,7 +14,7 @@ from heal import HEAL
 from heal.analysis.contribution import REPLACEMENTS
 from heal.analysis.counterfactual import MASKINGS
 from heal.analysis.information import MEASURES, HeadScores
-from heal.methods import heal_runtime
+from heal.methods import heal_scores
 from tests.known import known
 from tests.laws.conftest import HEADS, LAYERS, NEW, ROWS, Run, generate, inputs_of, model_of, run
 from tests.laws.heal_cases import MEASURE, MIXED, NOISY, SAMPLES, SEES, every_model, moved
@@ -47,13 +47,13 @@ def test_sampling_is_not_changed_by_the_noise(name: str) -> None:
 
 def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[list[HeadScores]]:
     """The draws of every measured layer before they are averaged."""
-    drawn, original = list[list[HeadScores]](), heal_runtime.mean_scores
+    drawn, original = list[list[HeadScores]](), heal_scores.mean_scores
 
     def noted(draws: list[HeadScores]) -> HeadScores:
         drawn.append(draws)
         return original(draws)
 
-    monkeypatch.setattr(heal_runtime, "mean_scores", noted)
+    monkeypatch.setattr(heal_scores, "mean_scores", noted)
     return drawn
 
 

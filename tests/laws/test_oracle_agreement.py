@@ -22,10 +22,10 @@ UNKNOWN = int(HeadType.UNKNOWN)
 
 def oracle_settings(method: HEAL) -> oracle.Settings:
     assert isinstance(method.alpha, float)
-    assert method.factor_limit is not None
+    assert method.limit is not None
     return oracle.Settings(
         alpha=method.alpha,
-        limit=method.factor_limit,
+        limit=method.limit,
         interval=method.interval,
         sigma_causal=method.sigma_causal,
         sigma_info=method.sigma_info,

@@ -86,7 +86,7 @@ def two_turns(name: str, method: HEAL | None) -> Tensor:
 @pytest.mark.filterwarnings("ignore::heal.errors.HealWarning")
 def test_second_turn_of_a_conversation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_logits(two_turns(name, ZERO), two_turns(name, replace(ZERO, path="reference")))
-    monkeypatch.setattr(heal_runtime, "factors", at_equilibrium)
+    monkeypatch.setattr(heal_runtime, "joint_factors", at_equilibrium)
     assert_logits(two_turns(name, NOISY), two_turns(name, None))
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from heal import HEAL
 from heal.analysis.counterfactual import Attended
-from heal.analysis.information import HeadScores
 from heal.analysis.moments import Moments
 from heal.methods.heal_runtime import HealRuntime
 from tests import zoo
@@ -94,15 +94,13 @@ def test_beams_of_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     reference = generate(model_of(name), inputs_of(name, MIXED), replace(ZERO, path="reference"), **BEAMS)
     steps, original = [], HealRuntime._scores
 
-    def check(
-        self: HealRuntime, generation: Any, layer: int, at: Attended, moments: Moments, real: Any
-    ) -> HeadScores:
+    def check(self: HealRuntime, generation: Any, layer: int, at: Attended, moments: Moments) -> Tensor:
         fresh = Moments.of(at.key, at.value, at.regions)
         assert torch.equal(moments.count, fresh.count)
         assert_close(moments.mean, fresh.mean, atol=1e-5, rtol=1e-4)
         assert_close(moments.squared, fresh.squared, atol=1e-4, rtol=1e-4)
         steps.append(generation.step)
-        return original(self, generation, layer, at, moments, real)
+        return original(self, generation, layer, at, moments)
 
     monkeypatch.setattr(HealRuntime, "_scores", check)
     fast = generate(model_of(name), inputs_of(name, MIXED), ZERO, **BEAMS)

@@ -8,7 +8,9 @@ arrays of a step are small, so that elsewhere the number of operations decides t
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,15 @@ VISUAL, LANGUAGE = 0, 1
 TINY = 1e-38
 # sums may be reordered, but NaN and infinity must survive
 FAST = {"reassoc", "contract", "arcp", "nsz"}
-options: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FAST, "error_model": "numpy"}
 
 
-@njit(**options)
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile at the first call and keep the result on disk."""
+    # type checkers that tests wrap around functions cannot be compiled
+    return njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")(inspect.unwrap(function))
+
+
+@compiled
 def split_rows(query: Array, key: Array, value: Array, codes: Array, scale: float, values: Array, lse: Array) -> None:
     """Softmax attention over each position group: means into `values`, log-normalisers into `lse`.
 
@@ -72,7 +79,7 @@ def split_rows(query: Array, key: Array, value: Array, codes: Array, scale: floa
                     values[row, head, code, c] /= total[code]
 
 
-@njit(**options)
+@compiled
 def append(mean: Array, squared: Array, count: Array, key: Array, value: Array, member: Array) -> None:
     """Add one position to the moments of the group `member[row]` (of no group if it is not 0 or 1), in place.
 
@@ -94,7 +101,7 @@ def append(mean: Array, squared: Array, count: Array, key: Array, value: Array, 
                     squared[row, code, head, which, c] += delta * delta * (1 - share)
 
 
-@njit(**options)
+@compiled
 def _cases(
     query: Array,
     mean: Array,
@@ -128,7 +135,7 @@ def _cases(
         out[0, k] += centre * scale
 
 
-@njit(**options)
+@compiled
 def _similarity(along: float, squared: float, length: float, measure: int) -> float:
     """From h·H, E‖H‖² and ‖h‖²."""
     cosine = along / math.sqrt(max(squared * length, TINY))
@@ -139,7 +146,7 @@ def _similarity(along: float, squared: float, length: float, measure: int) -> fl
     return l2 if measure == L2 else (l2 + (1 + cosine) / 2) / 2
 
 
-@njit(**options)
+@compiled
 def _mean_similarity(
     gram: Array, x: int, y: int, upper: float, lower: Array, own: float, others: Array, measure: int
 ) -> float:
@@ -165,7 +172,7 @@ def _mean_similarity(
     return total / lower.shape[0]
 
 
-@njit(**options)
+@compiled
 def _mean_with_neutral(
     gram: Array, x: int, y: int, upper: float, lower: Array, neutral: float, own: float, others: Array, measure: int
 ) -> float:
@@ -181,7 +188,7 @@ def _mean_with_neutral(
     return total / lower.shape[0]
 
 
-@njit(**options)
+@compiled
 def _information(
     vectors: Array, lse: Array, cases: Array, variance: Array, gram: Array, measure: int, out: Array
 ) -> None:
@@ -220,7 +227,7 @@ def _information(
     out[0], out[1], out[2] = visual - total, language - total, 1 - total
 
 
-@njit(**options)
+@compiled
 def _states(
     gram: Array, cases: Array, neutral: float, j: int, first: int, end: int, count: int, measure: int
 ) -> float:
@@ -233,7 +240,7 @@ def _states(
     return _mean_similarity(gram, x, y, upper, lower, own, others, measure)
 
 
-@njit(**options)
+@compiled
 def _factors(scores: Array, least: float, targets: Array, limit: float, one_sided: bool, out: Array) -> None:
     """β and γ of one head into `out`."""
     out[0] = out[1] = 1.0
@@ -248,7 +255,7 @@ def _factors(scores: Array, least: float, targets: Array, limit: float, one_side
     out[0], out[1] = beta, gamma
 
 
-@njit(**options)
+@compiled
 def finish(
     query: Array,
     values: Array,
