@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from heal.methods.heal import HEAL
-from heal.speed import _Arm, _memory
+from heal.speed import _Arm, _calibrated, _memory
 from heal.speed_model import Shape, random_model
 
 SHAPE = Shape(hidden=512, intermediate=1024, heads=8, kv_heads=8, positions=1024, visual=576)
@@ -39,6 +39,8 @@ class Point:
     """What HEAL keeps between steps."""
     workspace_bytes: int
     """HEAL's peak within a step."""
+    calibrated: float
+    """Mean share of heads that were calibrated: with few of them, HEAL does little and the ratio says nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,8 +81,12 @@ def measure(
     threads: int = 1,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Growth:
-    """Every context at batch 1, then every batch at the shortest context."""
-    method = replace(method or HEAL(), interval=STEPS)
+    """Every context at batch 1, then every batch at the shortest context.
+
+    All heads are calibrated: which heads of a random model are typed synergy depends on the context, and with none
+    HEAL would be the plain model.
+    """
+    method = replace(method or HEAL(), interval=STEPS, heads="all")
     torch.set_num_threads(threads)
     model = random_model(replace(shape, positions=max(contexts)), LAYERS, torch.float32)
     model.config.get_text_config().max_position_embeddings = 2 * max(contexts)
@@ -137,6 +143,7 @@ def _point(model: Any, method: HEAL, shape: Shape, batch: int) -> Point:
         kv_bytes=sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values)),
         state_bytes=kept,
         workspace_bytes=workspace,
+        calibrated=_calibrated(arms[1], len(layers) * shape.heads),
     )
 
 
