@@ -96,7 +96,7 @@ def test_bytes() -> None:
     assert moved(lambda: X + X) == (96, 48)
     assert moved(lambda: target.add_(1)) == (48, 48)
     assert moved(lambda: target.zero_()) == (0, 48)
-    assert moved(lambda: X[0] + X[0, 0].expand(4)) == (16 + 4, 16)  # an expanded value is read once
+    assert moved(lambda: X[0] + X[0, 0].expand(4)) == (16 + 4, 16)  # an expanded value counts once
     index = torch.zeros(1, dtype=torch.long)  # only the selected rows are read
     assert moved(lambda: X.index_select(0, index)) == (16 + 8, 16)
     assert moved(lambda: torch.nn.functional.embedding(index, X)) == (16 + 8, 16)

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 def speed(
     preset: Annotated[
-        str, typer.Option(help="Dimensions of the random model: llava-1.5-7b or qwen2.5-vl-7b.")
-    ] = "llava-1.5-7b",
+        str | None,
+        typer.Option(
+            help="Dimensions of the random model: llava-1.5-7b (default) or qwen2.5-vl-7b. --count uses the embedded "
+            "model without it."
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(min=1, max=256, help="Decoder layers of the random model.")] = 2,
     model: Annotated[str | None, typer.Option(help="Measure this checkpoint instead of a random model.")] = None,
     method: MethodText = "heal",
@@ -28,6 +32,19 @@ def speed(
         int, typer.Option(min=1, max=10_000, help="Number of rounds; each has `interval` steps per variant.")
     ] = 11,
     reference: Annotated[bool, typer.Option(help="Also measure the reference implementation (slow).")] = True,
+    count: Annotated[
+        bool,
+        typer.Option("--count", help="Count launches, host synchronisations and bytes per token of every method."),
+    ] = False,
+    predict: Annotated[
+        str | None,
+        typer.Option(help="Predict the ratio on a GPU from counts: a100, h100, or custom with the next two options."),
+    ] = None,
+    launch_us: Annotated[float | None, typer.Option(help="Host time per launch in µs, for --predict.")] = None,
+    bandwidth_gbs: Annotated[float | None, typer.Option(help="Memory bandwidth in GB/s, for --predict.")] = None,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Time and memory per token against context and batch, with fitted lines.")
+    ] = False,
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,6 +55,10 @@ def speed(
     chosen = method_from(method, None)
     if not isinstance(chosen, HEAL):
         raise ConfigError(f"heal speed compares two implementations of heal, not {chosen.name}")
+    if count + growth + (predict is not None) > 1:
+        raise ConfigError("--count, --predict and --growth are different measurements: give one of them")
+    if predict is None and (launch_us, bandwidth_gbs) != (None, None):
+        raise ConfigError("launch-us and bandwidth-gbs describe a GPU for --predict: give --predict custom with them")
     from heal.cli.common import quiet
     from heal.speed import Setup, measure
     from heal.vlm import VLM, torch_dtype
@@ -46,7 +67,19 @@ def speed(
     kind = torch_dtype(dtype)
     if isinstance(kind, str):
         raise ConfigError("dtype must be float32, bfloat16 or float16 here")
-    setup = Setup(preset, layers, batch, kind, threads, rounds, chosen, reference)
+    if count or predict is not None or growth:
+        from heal.cli import speed_extra
+
+        if model is not None:
+            raise ConfigError("--count, --predict and --growth use the embedded or a random model: leave --model out")
+        if count:
+            speed_extra.count(chosen, speed_extra.subject(preset, layers, batch, kind), output)
+        elif predict is not None:
+            speed_extra.predict(speed_extra.device(predict, launch_us, bandwidth_gbs), chosen, output)
+        else:
+            speed_extra.growth(chosen, threads, output)
+        return
+    setup = Setup(preset or "llava-1.5-7b", layers, batch, kind, threads, rounds, chosen, reference)
     found = measure(setup, VLM.load(model, dtype=kind).model if model else None, progress=note)
     if output is Format.json:
         emit(found.to_dict())

@@ -1,0 +1,105 @@
+"""Launches per method: what is counted, how it is divided, and what belongs to the plain model."""
+
+import json
+from collections import Counter
+from typing import Any, get_args
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from heal import launches
+from heal.cli.app import app
+from heal.errors import ConfigError
+from heal.launch_counter import Counts, Sync
+from heal.launches import Launches, Subject, count, random_inputs, steps_of, summary, variants
+from heal.methods import HEAL, available
+from heal.methods.heal import Path
+from heal.speed_model import Shape, random_model
+
+TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
+BASE = HEAL(interval=3)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    model = random_model(TINY, 2, torch.float32)
+    return Subject("tiny", model, random_inputs(model, TINY, 2))
+
+
+@pytest.fixture(scope="module")
+def found(subject: Subject) -> Launches:
+    return count(subject, BASE, heal_only=True)
+
+
+def test_every_path_and_method_is_a_variant() -> None:
+    methods, skipped = variants(BASE)
+    names = {"plain", *(f"heal:{path}" for path in get_args(Path)), *available()} - {"heal"}
+    assert {*methods, *skipped} == names
+    paths = {name: m.path for name, m in methods.items() if isinstance(m, HEAL)}
+    assert all(name == f"heal:{path}" for name, path in paths.items())
+
+
+def test_what_cannot_be_created_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise ConfigError("needs triton")
+
+    monkeypatch.setattr(launches, "available", lambda: {"heal": HEAL, "other": missing})
+    assert variants(BASE)[1] == {"other": "needs triton"}
+
+
+def test_heal_launches_more_than_plain(found: Launches) -> None:
+    plain, fast = found.method("plain"), found.method("heal:fast")
+    assert (found.model, found.layers, found.batch, found.interval) == ("tiny", 2, 2, 3)
+    assert plain.mean == plain.between == plain.refresh
+    assert 20 < plain.mean.launches < fast.between.launches < fast.mean.launches < fast.refresh.launches
+    share = (2 * fast.between.launches + fast.refresh.launches) / 3
+    assert fast.mean.launches == pytest.approx(share)
+    assert plain.extra_waits == 0
+    assert sum(fast.operations.values()) == pytest.approx(fast.mean.launches)
+    assert sum(fast.files.values()) == pytest.approx(fast.mean.launches)
+    assert json.loads(json.dumps(found.to_dict()))["interval"] == 3
+
+
+def test_an_unknown_method_is_an_error(found: Launches) -> None:
+    with pytest.raises(ConfigError, match="nothing was not counted: choose one of plain"):
+        found.method("nothing")
+
+
+def test_steps_leave_out_the_prompt(subject: Subject) -> None:
+    steps = steps_of(subject, None, 5)
+    assert len(steps) == 5
+    assert len({step.launches for step in steps[1:]}) == 1
+
+
+def test_summary_by_hand() -> None:
+    def step(n: int, waits: int) -> Counts:
+        sync = Sync("read", "item", "a.py:1")
+        return Counts(Counter({"add": n}), Counter({"a.py": n}), Counter({sync: waits}), read=8 * n, written=4 * n)
+
+    steps = [step(4, 1), step(10, 3), step(4, 1), step(10, 3)]
+    plain = Counts(syncs=Counter({Sync("read", "item", "a.py:1"): 2}))
+    row = summary("any", steps, 2, 2, plain, 4)
+    assert (row.between.launches, row.refresh.launches, row.mean.launches) == (2, 5, 3.5)
+    assert (row.mean.read, row.mean.written) == (56, 28)
+    assert (row.between.waits, row.refresh.waits) == (1, 3)
+    assert row.extra_waits == 0.5
+    assert row.operations == {"add": 3.5}
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_command(subject: Subject, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(launches, "random_subject", lambda *_: subject)
+    monkeypatch.setattr(launches, "available", lambda: {"heal": HEAL})
+    options = ["speed", "--count", "--preset", "tiny", "--method", "heal:interval=2", "--format", form]
+    out = CliRunner().invoke(app, options)
+    assert out.exit_code == 0, out.output
+    if form == "json":
+        assert [m["name"] for m in json.loads(out.stdout)["methods"]][:2] == ["plain", "heal:fast"]
+    else:
+        assert "heal:fast" in out.stdout
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(ConfigError, match="unknown preset 'nonsense': choose one of llava"):
+        launches.random_subject("nonsense", 1, 1, torch.float32)
