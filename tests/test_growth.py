@@ -19,7 +19,7 @@ def found() -> Growth:
 def test_points(found: Growth) -> None:
     assert [(p.context, p.batch) for p in found.points] == [(24, 1), (48, 1), (24, 2)]
     assert all(min(p.plain_ms, p.heal_ms, p.ratio) > 0 for p in found.points)
-    assert all(p.calibrated > 0.5 for p in found.points)  # or HEAL would be the plain model
+    assert all(p.calibrated > 0.5 for p in found.points)  # all heads are chosen
 
 
 def test_memory(found: Growth) -> None:

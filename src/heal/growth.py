@@ -40,7 +40,7 @@ class Point:
     workspace_bytes: int
     """HEAL's peak within a step."""
     calibrated: float
-    """Mean share of heads that were calibrated: with few of them, HEAL does little and the ratio says nothing."""
+    """Mean share of heads whose output was changed. The work is the same for the others: all heads are chosen."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
