@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from heal.kernels import available, interpreted
 from heal.methods.heal import HEAL
 
 
+@runtime_checkable
 class Outcome(Protocol):
     """The result of one step of one layer."""
 
@@ -30,6 +31,7 @@ class Outcome(Protocol):
     def out(self) -> Float[Tensor, "rows heads dim"]: ...
 
 
+@runtime_checkable
 class FusedFunctions(Protocol):
     """Compiled functions with the options of a configuration."""
 
