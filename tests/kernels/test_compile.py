@@ -50,7 +50,7 @@ def causal(kernel, dtype, capability, dim=128):
 
 
 def splits():
-    """Every dimension with every type and group size; the other options alternate."""
+    """Every dimension with every type and group size; the other options alternate. Half of them run by default."""
     return [
         job("split_kernel", dim, dtype, kv_group, bool(i & 1), CAPABILITIES[i // 2 & 1], capped=bool(i & 4))
         for i, (dim, dtype, kv_group) in enumerate(product(DIMS, DTYPES, KV_GROUPS))
@@ -68,7 +68,7 @@ def steps(kernel):
 
 def causals():
     kernels, dtypes = ("sums_kernel", "contribution_kernel"), ("bf16", "fp32")
-    return [causal(kernel, dtype, c) for kernel, dtype, c in product(kernels, dtypes, CAPABILITIES)]
+    return [causal(*case) for case in zip(kernels * 2, sorted(dtypes * 2), CAPABILITIES * 2, strict=True)]
 
 
 def appends():
@@ -105,8 +105,8 @@ def check(jobs):
 
 
 BATCHES = {
-    "attention, first half": lambda: splits()[::2],
-    "attention, second half": lambda: splits()[1::2],
+    "attention of two groups": lambda: splits()[::4],
+    "attention with neutral positions": lambda: splits()[1::4],
     "whole step": lambda: steps("whole_kernel"),
     "end of a step": lambda: steps("finish_kernel"),
     "contributions": causals,
