@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 POINTERS = {
-    "query": "", "key": "", "value": "", "weight": "", "out": "", "stream": "",
-    "groups": "*u8", "calibrated": "*u8",
-    **dict.fromkeys(["mean", "squared", "count", "table", "targets", "results", "means", "lses", "counts"], "*fp32"),
-    **dict.fromkeys(["moved", "sums"], "*fp32"),
+    "query": "", "key": "", "value": "", "weight": "", "outputs": "", "stream": "", "groups": "*u8",
+    **dict.fromkeys(["mean", "squared", "count", "table", "places", "least", "targets", "results"], "*fp32"),
+    **dict.fromkeys(["means", "lses", "counts", "moved", "random", "sums", "out"], "*fp32"),
 }  # fmt: skip
 """Without a type: that of the model."""
-FLOATS = {"scale", "softcap", "target", "limit", "per_octave", "per_unit"}
+FLOATS = {"scale", "softcap", "limit"}
 ONES = {"query_dim", "key_dim", "value_dim", "group_step", "weight_column"}
 """Strides that are 1 in a model: Triton compiles for the constant."""
 STEPS = {"query_row", "query_head", "key_row", "key_head", "key_step", "value_row", "value_head", "value_step"}

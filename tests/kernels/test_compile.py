@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heal.kernels.launch import sizes
+from heal.kernels.launch import lanes, sizes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIMS, KV_GROUPS, CAPABILITIES = (64, 80, 96, 128, 256), (1, 4, 8), (80, 90)
@@ -21,15 +21,14 @@ SPILLS = 32
 can and gives a few bytes away for it; without that option there are none."""
 
 
-def job(kernel, dim, dtype, kv_group, neutral, capability, capped=False, measure=0, nodes=1):
+def job(kernel, dim, dtype, kv_group, neutral, capability, capped=False, measure=0):
     size = sizes(dim, kv_group, neutral, DTYPES[dtype], False)
     constants = {"DIM": dim, "DIMS": size.dims, "HEADS": size.heads, "NEUTRAL": neutral}
     if kernel != "finish_kernel":
         constants |= {"BLOCK": size.block, "GROUPS": size.groups, "SHARED": size.shared, "CAPPED": capped}
         constants |= {"UPCAST": False}
     if kernel != "split_kernel":
-        constants |= {"APPEND": True, "MEASURE": measure, "LIMITED": True, "ONE_SIDED": True, "PER_HEAD": True}
-        constants |= {"NODES": nodes, "PAIRS": nodes**2, "COUNTS": 61, "SPREADS": 65}
+        constants |= {"APPEND": True, "MEASURE": measure, "ONE_SIDED": True, "LANES": lanes(size.heads)}
     if kv_group == 1:
         constants["kv_group"] = 1
     warps = 4 if kernel == "finish_kernel" else size.warps
@@ -43,7 +42,7 @@ def job(kernel, dim, dtype, kv_group, neutral, capability, capped=False, measure
 def causal(kernel, dtype, capability, dim=128):
     constants = {"DIM": dim, "DIMS": 128, "BLOCK": 32}
     if kernel == "contribution_kernel":
-        constants = {"HEADS": 32, "BLOCK": 1024, "MEASURE": 2}
+        constants = {"HEADS": 32, "BLOCK": 1024, "MEASURE": 2, "RANDOM": True}
     return {
         "module": "heal.kernels.causal", "kernel": kernel, "dtype": dtype, "capability": capability,
         "constants": constants, "warps": 4, "stages": 3,
@@ -51,7 +50,7 @@ def causal(kernel, dtype, capability, dim=128):
 
 
 def splits():
-    """Every dimension with every type and group size; the other options alternate."""
+    """Every dimension with every type and group size; the other options alternate. Half of them run by default."""
     return [
         job("split_kernel", dim, dtype, kv_group, bool(i & 1), CAPABILITIES[i // 2 & 1], capped=bool(i & 4))
         for i, (dim, dtype, kv_group) in enumerate(product(DIMS, DTYPES, KV_GROUPS))
@@ -62,16 +61,14 @@ def steps(kernel):
     """These take several seconds each."""
     chosen = [(64, 1, False), (128, 4, True), (128, 8, False), (256, 1, True), (256, 8, False)]
     return [
-        job(
-            kernel, dim, "bf16" if i else "fp16", kv_group, neutral, CAPABILITIES[i % 2], i == 1, i % 3, (4, 1)[i % 2]
-        )
+        job(kernel, dim, "bf16" if i else "fp16", kv_group, neutral, CAPABILITIES[i % 2], i == 1, i % 3)
         for i, (dim, kv_group, neutral) in enumerate(chosen)
     ]
 
 
 def causals():
     kernels, dtypes = ("sums_kernel", "contribution_kernel"), ("bf16", "fp32")
-    return [causal(kernel, dtype, c) for kernel, dtype, c in product(kernels, dtypes, CAPABILITIES)]
+    return [causal(*case) for case in zip(kernels * 2, sorted(dtypes * 2), CAPABILITIES * 2, strict=True)]
 
 
 def appends():
@@ -88,7 +85,7 @@ def everything():
     """The full product for attention, and every dimension and group size for the whole step."""
     cases = product(("split_kernel",), DIMS, DTYPES, KV_GROUPS, (False, True), CAPABILITIES)
     longer = product(("whole_kernel", "finish_kernel"), DIMS, ("bf16",), KV_GROUPS, (False, True), CAPABILITIES)
-    return [job(*case) for case in cases] + [job(*case, measure=2, nodes=4) for case in longer]
+    return [job(*case) for case in cases] + [job(*case, measure=2) for case in longer]
 
 
 def needs(jobs):
@@ -108,8 +105,8 @@ def check(jobs):
 
 
 BATCHES = {
-    "attention, first half": lambda: splits()[::2],
-    "attention, second half": lambda: splits()[1::2],
+    "attention of two groups": lambda: splits()[::4],
+    "attention with neutral positions": lambda: splits()[1::4],
     "whole step": lambda: steps("whole_kernel"),
     "end of a step": lambda: steps("finish_kernel"),
     "contributions": causals,

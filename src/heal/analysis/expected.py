@@ -87,6 +87,12 @@ class StepTables:
         return found.view(-1, MASKED_GROUPS).numpy()
 
     @cached_property
+    def single(self) -> tuple[Float[Tensor, "rows two spreads pair slots"], Float[Tensor, "rows two"]]:
+        """`array` and `positions` in fp32 on the device. One row if all rows are alike."""
+        tables = self.tables.float().unflatten(0, (-1, MASKED_GROUPS))
+        return tables, ((self.offset + 1) * ((SPREADS - 1) / 2)).float().view(-1, MASKED_GROUPS)
+
+    @cached_property
     def _channels(self) -> Float[Tensor, "tables channels one spreads"]:
         return self.tables.permute(0, 2, 3, 1).flatten(1, 2).unsqueeze(2)
 

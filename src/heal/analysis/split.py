@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,6 +25,9 @@ FUSED = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", N
 
 VISUAL, LANGUAGE, NEUTRAL = 0, 1, 2
 """Position groups. Neutral positions (optionally the sinks) are attended, but never masked or scaled."""
+
+UNATTENDED = 255
+"""The group of a position that the newest query does not attend: padding, or outside of a sliding window."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,15 @@ class Regions:
     def codes(self) -> NDArray[np.uint8]:
         """[rows, positions] the group of each position; 255 where a position is in none."""
         masks = self.masks.cpu().numpy()
-        return np.where(masks.any(1), masks.argmax(1), 255).astype(np.uint8)
+        return np.where(masks.any(1), masks.argmax(1), UNATTENDED).astype(np.uint8)
+
+    @cached_property
+    def labels(self) -> UInt8[Tensor, "rows positions"]:
+        """`codes` on the device, without waiting for it."""
+        found = torch.full_like(self.masks[:, 0], UNATTENDED, dtype=torch.uint8)
+        for name in range(self.group_count):
+            found.masked_fill_(self.masks[:, name], name)
+        return found
 
     @cached_property
     def empty(self) -> Bool[Tensor, "rows groups"]:

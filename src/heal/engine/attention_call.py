@@ -151,9 +151,12 @@ class AttentionCall:
         """The plain output of the newest query."""
         return self.plain()[:, -1]
 
-    def know_plain(self, output: Float[Tensor, "rows heads dim"]) -> None:
-        """Hand over the plain output of the newest query, computed beside the method's own."""
-        vars(self)["known_plain"] = output
+    def know_plain(self, output: Float[Tensor, "rows heads dim"], exact: bool = False) -> None:
+        """Hand over the plain output of the newest query, computed beside the method's own.
+
+        With `exact`, the method left every bit of the heads that it did not change.
+        """
+        vars(self)["known_plain"] = output, exact
 
     @property
     def newest_replaced(self) -> bool:

@@ -109,7 +109,7 @@ class LayerHooks:
         """Compare with the plain output. It is free if the method split the attention; otherwise it is computed."""
         known = vars(call).get("known_plain")
         if known is not None:
-            self._changes.heads(known, out)
+            self._changes.heads(known[0], out, exact=known[1])
             return
         partials = call.newest.known_split if "newest" in vars(call) and call.queries == 1 else None
         if partials is not None:

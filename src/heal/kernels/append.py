@@ -11,9 +11,10 @@ from torch import Tensor
 
 from heal.analysis.moments import Moments
 from heal.kernels.finish import updated
+from heal.kernels.launch import FUSION, on
 
 
-@triton.jit(do_not_specialize=["last"])
+@triton.jit(do_not_specialize=["last", "group_row"])
 @no_type_check
 def append_kernel(
     key, value, groups, mean, squared, count, key_row, key_head, key_step, key_dim, value_row, value_head, value_step,
@@ -49,8 +50,9 @@ def fused_append(
 ) -> None:
     """heal.analysis.moments.Moments.append for the newest position of a cache, in place."""
     rows, kv_heads, positions, dim = key.shape
-    append_kernel[(rows,)](
-        key, value, groups, moments.mean, moments.squared, moments.count, *key.stride(), *value.stride(),
-        *groups.stride(), positions - 1, kv_heads, dim, triton.next_power_of_2(dim),
-        num_warps=4 if dim > 64 else 2, enable_fp_fusion=True,
-    )  # fmt: skip
+    with on(key.device):
+        append_kernel[(rows,)](
+            key, value, groups, moments.mean, moments.squared, moments.count, *key.stride(), *value.stride(),
+            *groups.stride(), positions - 1, kv_heads, dim, triton.next_power_of_2(dim),
+            num_warps=4 if dim > 64 else 2, **FUSION,
+        )  # fmt: skip

@@ -14,7 +14,9 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from heal.analysis.contribution import Shift
 from heal.analysis.information import MEASURES, Measure
+from heal.kernels.launch import FUSION, on
 from heal.kernels.numeric import root
 from heal.kernels.scores import dissimilarity
 
@@ -54,8 +56,8 @@ def sums_kernel(
 @triton.jit(do_not_specialize=["rows", "blocks"])
 @no_type_check
 def contribution_kernel(
-    stream, sums, out, rows, heads, hidden, blocks,
-    HEADS: tl.constexpr, BLOCK: tl.constexpr, MEASURE: tl.constexpr,
+    stream, sums, random, out, rows, heads, hidden, blocks,
+    HEADS: tl.constexpr, BLOCK: tl.constexpr, MEASURE: tl.constexpr, RANDOM: tl.constexpr,
 ):  # fmt: skip
     """The contributions of all heads of one row."""
     row = tl.program_id(0)
@@ -67,6 +69,8 @@ def contribution_kernel(
     norm = root(tl.sum(square, 0) + tl.zeros((HEADS,), tl.float32))
     along = tl.zeros((HEADS,), tl.float32)
     squared = tl.zeros((HEADS,), tl.float32)
+    if RANDOM:
+        squared += tl.load(random + row * heads + head, mask=head < heads, other=0.0)
     for block in range(0, blocks):
         place = sums + (block * 2 * rows + row) * heads + head
         along += tl.load(place, mask=head < heads, other=0.0)
@@ -76,25 +80,27 @@ def contribution_kernel(
 
 def fused_contribution(
     stream: Float[Tensor, "rows hidden"],
-    moved: Float[Tensor, "rows heads dim"],
+    shift: Shift,
     weight: Float[Tensor, "hidden heads_dim"],
     measure: Measure = "cosine",
 ) -> Float[Tensor, "rows heads"]:
     """heal.analysis.contribution.projected_contribution; products of half-precision weights are exact here."""
-    rows, heads, dim = moved.shape
+    rows, heads, dim = shift.moved.shape
     hidden = stream.shape[1]
     dims = triton.next_power_of_2(dim)
     size = max(1, TILE // dims)
     blocks = triton.cdiv(hidden, size * TILES)
-    stream, moved = stream.contiguous(), moved.float().contiguous()
+    stream, moved = stream.contiguous(), shift.moved.float().contiguous()
     sums = torch.empty(blocks, 2, rows, heads, dtype=torch.float32, device=stream.device)
     out = torch.empty(rows, heads, dtype=torch.float32, device=stream.device)
-    sums_kernel[(heads, blocks)](
-        moved, weight, stream, sums, rows, heads, hidden, *weight.stride(), TILES, dim, dims, size,
-        num_warps=4, enable_fp_fusion=True,
-    )  # fmt: skip
-    contribution_kernel[(rows,)](
-        stream, sums, out, rows, heads, hidden, blocks, triton.next_power_of_2(heads), 1024, MEASURES.index(measure),
-        num_warps=4, enable_fp_fusion=True,
-    )  # fmt: skip
+    random = out if shift.random is None else shift.random.float().contiguous()
+    with on(stream.device):
+        sums_kernel[(heads, blocks)](
+            moved, weight, stream, sums, rows, heads, hidden, *weight.stride(), TILES, dim, dims, size,
+            num_warps=4, **FUSION,
+        )  # fmt: skip
+        contribution_kernel[(rows,)](
+            stream, sums, random, out, rows, heads, hidden, blocks, triton.next_power_of_2(heads), 1024,
+            MEASURES.index(measure), shift.random is not None, num_warps=4, **FUSION,
+        )  # fmt: skip
     return out

@@ -7,8 +7,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from heal.kernels.noise_world import noise_world
-from heal.kernels.numeric import at_least, root
+from heal.kernels.noise_world import SLOTS, SPREADS
+from heal.kernels.numeric import at_least
 from heal.kernels.scores import information, shares
 
 
@@ -31,44 +31,32 @@ def updated(mean, squared, place, at, seen, newest, count, group, name, APPEND: 
 
 @triton.jit
 @no_type_check
-def factors(
-    visual, language, calibrated, target, limit, LIMITED: tl.constexpr, ONE_SIDED: tl.constexpr
-):  # fmt: skip
-    """As heal.analysis.calibration.factors."""
-    mixed = calibrated & (visual > 0) & (language > 0)
+def factors(visual, language, least, goal_v, goal_l, limit, ONE_SIDED: tl.constexpr):
+    """As heal.analysis.calibration.joint_factors. A limit of infinity is none."""
+    mixed = (visual > least) & (language > least)
     total = visual + language
+    beta, gamma = goal_v * total / tl.where(mixed, visual, 1.0), goal_l * total / tl.where(mixed, language, 1.0)
+    beta = tl.minimum(tl.maximum(beta, 1 / limit), limit)
+    gamma = tl.minimum(tl.maximum(gamma, 1 / limit), limit)
     if ONE_SIDED:
-        mixed = mixed & (visual < target * total)
-    beta = tl.where(mixed, target * total / tl.where(mixed, visual, 1.0), 1.0)
-    gamma = tl.where(mixed, (1 - target) * total / tl.where(mixed, language, 1.0), 1.0)
-    if LIMITED:
-        beta = tl.minimum(tl.maximum(beta, 1 / limit), limit)
-        gamma = tl.minimum(tl.maximum(gamma, 1 / limit), limit)
-    return beta, gamma
-
-
-@triton.jit
-@no_type_check
-def largest(x):
-    """The largest entry of each row of absolute values, +∞ if one is NaN."""
-    return tl.max(tl.where(x == x, x, float("inf")), 1)
+        mixed = mixed & (beta > 1)
+    return tl.where(mixed, beta, 1.0), tl.where(mixed, gamma, 1.0)
 
 
 @triton.jit
 @no_type_check
 def finish(
     query, visual, lse_v, language, lse_l, neutral, lse_n, count_v, count_l, group, new_key, new_value, row, kv_head,
-    kv_heads, kv_group, mean, squared, count, table, per_octave, per_unit, calibrated, calibrated_row, targets,
-    target, limit, scale, out, results, result_step,
+    rows, kv_heads, kv_group, mean, squared, count, table, table_row, places, least, least_row, targets, target_row,
+    limit, scale, outputs, results,
     DIM: tl.constexpr, DIMS: tl.constexpr, HEADS: tl.constexpr, NEUTRAL: tl.constexpr, APPEND: tl.constexpr,
-    MEASURE: tl.constexpr, LIMITED: tl.constexpr, ONE_SIDED: tl.constexpr, PER_HEAD: tl.constexpr,
-    NODES: tl.constexpr, PAIRS: tl.constexpr, COUNTS: tl.constexpr, SPREADS: tl.constexpr,
+    MEASURE: tl.constexpr, ONE_SIDED: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Everything after the split attention, for the query heads of one key/value head of one row.
 
     `query` and the means are [HEADS, DIMS] in fp32, the log-normalisers [HEADS]. `new_key` and `new_value` are the
-    newest position [DIMS], `group` its group. `results` is [7, rows, heads]: visual, language and total information,
-    β, γ, the largest change of the output, and the largest entry of the plain output.
+    newest position [DIMS], `group` its group. Written are the plain and the calibrated output into `outputs`
+    [2, rows, heads, DIM], and visual, language and total information, β and γ into `results` [rows, heads, 5].
     """
     d, head = tl.arange(0, DIMS), tl.arange(0, HEADS)
     seen, own = d < DIM, head < kv_group
@@ -82,49 +70,38 @@ def finish(
         tl.store(count + row * 2, count_v, mask=kv_head == 0)
         tl.store(count + row * 2 + 1, count_l, mask=kv_head == 0)
 
-    many_v, many_l = at_least(count_v, 1.0), at_least(count_l, 1.0)
-    scaled = query * scale
-    square = scaled * scaled
-    centre_v, centre_l = tl.sum(scaled * key_v[None, :], 1), tl.sum(scaled * key_l[None, :], 1)
-    spread_v = root(tl.sum(square * wide_v[None, :], 1) / many_v)
-    spread_l = root(tl.sum(square * wide_l[None, :], 1) / many_l)
-    pair = tl.arange(0, PAIRS)  # of noise worlds: visual, language
-    known = pair < NODES * NODES
-    weight = tl.where(known, 1.0 / (NODES * NODES), 0.0)
-    node_v, node_l = pair // NODES, pair % NODES
-    noise_v, varied_v = noise_world(
-        centre_v, spread_v, count_v, node_v, known, table, per_octave, per_unit, COUNTS, SPREADS
-    )
-    noise_l, varied_l = noise_world(
-        centre_l, spread_l, count_l, node_l, known, table, per_octave, per_unit, COUNTS, SPREADS
-    )
+    square = query * query
     share_v, share_l, share_n = shares(lse_v, lse_l, lse_n, NEUTRAL)
     h = share_v[:, None] * visual + share_l[:, None] * language
     if NEUTRAL:
         h += share_n[:, None] * neutral
+    table += row * table_row
+    places += row * tl.minimum(table_row, 2)
     about_v, about_l, about = information(
-        h, visual, language, neutral, fake_v[None, :], fake_l[None, :], lse_v, lse_l, lse_n, noise_v, noise_l,
-        varied_v * (tl.sum(vary_v, 0) / many_v), varied_l * (tl.sum(vary_l, 0) / many_l),
-        weight, NEUTRAL, MEASURE,
+        h, visual, language, neutral, fake_v[None, :], fake_l[None, :], lse_v, lse_l, lse_n,
+        tl.sum(query * key_v[None, :], 1) * scale, tl.sum(query * key_l[None, :], 1) * scale,
+        tl.sum(square * wide_v[None, :], 1), tl.sum(square * wide_l[None, :], 1),
+        tl.load(places), tl.load(places + 1), tl.sum(vary_v, 0), tl.sum(vary_l, 0),
+        table, table + SPREADS * 2 * SLOTS, NEUTRAL, MEASURE, LANES,
     )  # fmt: skip
 
     at = kv_head * kv_group + head
-    if PER_HEAD:
-        target = tl.load(targets + at, mask=own, other=0.5)
-    chosen = tl.load(calibrated + row * calibrated_row + at, mask=own, other=0) != 0
-    beta, gamma = factors(about_v, about_l, chosen, target, limit, LIMITED, ONE_SIDED)
+    goal_v = tl.load(targets + at * target_row, mask=own, other=0.5)
+    goal_l = tl.load(targets + at * target_row + 1, mask=own, other=0.5)
+    floor = tl.load(least + row * least_row + at, mask=own, other=float("inf"))
+    beta, gamma = factors(about_v, about_l, floor, goal_v, goal_l, limit, ONE_SIDED)
     # factors of 1 leave every bit of the plain output
     shift = ((beta - 1) * share_v)[:, None] * visual + ((gamma - 1) * share_l)[:, None] * language
     changes = (beta != 1) | (gamma != 1)
     after = tl.where(changes[:, None], h + shift, h)
     heads = kv_heads * kv_group
-    entries = out + (row * heads + at)[:, None] * DIM + d[None, :]
-    tl.store(entries, after.to(out.dtype.element_ty), mask=own[:, None] & seen[None, :])
-    results += row * heads + at
+    entries = outputs + (row * heads + at)[:, None] * DIM + d[None, :]
+    inside = own[:, None] & seen[None, :]
+    tl.store(entries, h.to(outputs.dtype.element_ty), mask=inside)
+    tl.store(entries + rows * heads * DIM, after.to(outputs.dtype.element_ty), mask=inside)
+    results += (row * heads + at) * 5
     tl.store(results, about_v, mask=own)
-    tl.store(results + result_step, about_l, mask=own)
-    tl.store(results + 2 * result_step, about, mask=own)
-    tl.store(results + 3 * result_step, beta, mask=own)
-    tl.store(results + 4 * result_step, gamma, mask=own)
-    tl.store(results + 5 * result_step, largest(tl.abs(after - h)), mask=own)
-    tl.store(results + 6 * result_step, largest(tl.abs(h)), mask=own)
+    tl.store(results + 1, about_l, mask=own)
+    tl.store(results + 2, about, mask=own)
+    tl.store(results + 3, beta, mask=own)
+    tl.store(results + 4, gamma, mask=own)

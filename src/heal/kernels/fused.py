@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from heal.analysis.expected import StepTables
 from heal.analysis.information import Measure
 from heal.analysis.moments import Moments
-from heal.engine.comparison import MERGED
 from heal.extras import optional
-from heal.kernels.table import NoiseTable
-
-UNATTENDED = 255
-"""The group of a position that the newest query does not attend: padding, or outside a sliding window."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 256
@@ -34,10 +30,11 @@ class FusedStep:
     moments: Moments
     append: bool
     """Whether the moments do not contain the newest position yet. It is added in place."""
-    table: NoiseTable
-    calibrated: Bool[Tensor, "rows heads"]
-    target: float | Float[Tensor, " heads"]
-    """α, or one per head."""
+    tables: StepTables
+    least: Float[Tensor, "rows heads"]
+    """What visual and language information must exceed: ∞ for heads that are not calibrated."""
+    targets: Float[Tensor, "*#heads two"]
+    """(α, 1 − α), for all heads or by head."""
     scale: float
     neutral: bool = False
     """Whether there are neutral positions (sinks)."""
@@ -49,65 +46,42 @@ class FusedStep:
 
 @dataclass(frozen=True, eq=False)
 class FusedOutcome:
-    """The calibrated output in the dtype of the query, and what was measured, all in fp32."""
+    """What one decoding step of one layer gives."""
 
-    out: Float[Tensor, "rows heads dim"]
-    results: Float[Tensor, "seven rows heads"]
-
-    @property
-    def visual(self) -> Float[Tensor, "rows heads"]:
-        return self.results[0]
+    outputs: Float[Tensor, "two rows heads dim"]
+    """Plain and calibrated, in the dtype of the query. Heads with factors of 1 have the same bits in both."""
+    results: Float[Tensor, "rows heads five"]
+    """Visual, language and total information, β and γ."""
 
     @property
-    def language(self) -> Float[Tensor, "rows heads"]:
-        return self.results[1]
+    def plain(self) -> Float[Tensor, "rows heads dim"]:
+        return self.outputs[0]
 
     @property
-    def total(self) -> Float[Tensor, "rows heads"]:
-        return self.results[2]
+    def out(self) -> Float[Tensor, "rows heads dim"]:
+        return self.outputs[1]
 
     @property
-    def beta(self) -> Float[Tensor, "rows heads"]:
-        return self.results[3]
+    def scores(self) -> Float[Tensor, "rows heads three"]:
+        return self.results[..., :3]
 
     @property
-    def gamma(self) -> Float[Tensor, "rows heads"]:
-        return self.results[4]
-
-    def changed(self) -> Bool[Tensor, "rows heads"]:
-        """Heads that the calibration changed: heal.engine.comparison.differ, for stacked outcomes as well."""
-        return changed(self.results[5:])
+    def factors(self) -> Float[Tensor, "rows heads two"]:
+        return self.results[..., 3:]
 
 
-def changed(sizes: Float[Tensor, "*layers two rows heads"]) -> Bool[Tensor, "*layers rows heads"]:
-    """From the largest change and the largest entry of every head: a row is known only when all its heads are."""
-    shift, entry = sizes.unbind(-3)
-    return shift > MERGED * torch.finfo(torch.float32).eps * entry.amax(-1, keepdim=True)
-
-
-def uncovered(
-    *,
-    masking: str,
-    covariance: str,
-    draws: int,
-    dtype: torch.dtype,
-    key_dim: int,
-    value_dim: int,
-    softcap: float | None,
-) -> str | None:
-    """None if the kernels do a step with these options, otherwise what they do not cover."""
-    if (masking, covariance) != ("gaussian", "diagonal"):
-        return f"masking {masking} with {covariance} covariance"
-    if draws != 1:
-        return f"{draws} draws"
-    if dtype not in DTYPES:
-        return f"{dtype} attention"
-    if key_dim != value_dim:
+def uncovered(query: Tensor, key: Tensor, value: Tensor, softcap: float | None) -> str | None:
+    """None if the kernels do a step with these tensors, otherwise what they do not cover."""
+    if not query.dtype == key.dtype == value.dtype:
+        return f"a cache of {key.dtype} and {value.dtype} with queries of {query.dtype}"
+    if key.dtype not in DTYPES:
+        return f"{key.dtype} attention"
+    if key.shape[-1] != value.shape[-1]:
         return "values with another number of dimensions than keys"
-    if key_dim > WIDEST:
+    if key.shape[-1] > WIDEST:
         return f"heads with more than {WIDEST} dimensions"
     if softcap is not None:
-        return "capped scores"  # their noise has no table
+        return "capped scores"  # their noise is not normal
     return None
 
 

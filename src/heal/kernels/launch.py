@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import NamedTuple
 
@@ -60,8 +62,23 @@ def parts_for(programs: int, positions: int, device: torch.device) -> int:
     return max(1, min(wanted, positions // SHORTEST))
 
 
+def lanes(heads: int) -> int:
+    """States of a head that are computed at once: few enough for the registers."""
+    return min(128, max(16, 256 // heads))
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, which need not be that of the layer."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _step(shared: Tensor) -> int:
+    """The stride of the first axis, 0 if it has a single entry for all."""
+    return 0 if len(shared) == 1 else shared.stride(0)
+
+
 def launch_step(at: FusedStep, parts: int | None = None) -> FusedOutcome:
-    query, key, value, moments, table = at.query, at.key, at.value, at.moments, at.table
+    query, key, value, moments = at.query, at.key, at.value, at.moments
     assert moments.mean.is_contiguous()
     assert moments.squared.is_contiguous()
     rows, heads, dim = query.shape
@@ -70,36 +87,33 @@ def launch_step(at: FusedStep, parts: int | None = None) -> FusedOutcome:
     programs = rows * kv_heads
     size = sizes(dim, kv_group, at.neutral, key.dtype, interpreted() and key.dtype == torch.bfloat16)
     parts = parts_for(programs, positions, key.device) if parts is None else parts
-    out = query.new_empty(rows, heads, dim)
-    results = query.new_empty(7, rows, heads, dtype=torch.float32)
-    per_head = isinstance(at.target, Tensor)
-    targets = at.target if isinstance(at.target, Tensor) else results
-    target = 0.5 if isinstance(at.target, Tensor) else at.target
-    calibrated = at.calibrated.view(torch.uint8)
-    places = (
-        *query.stride(), *key.stride(), *value.stride(), *at.groups.stride(), calibrated.stride(0)
+    outputs = query.new_empty(2, rows, heads, dim)
+    results = query.new_empty(rows, heads, 5, dtype=torch.float32)
+    tables, places = at.tables.single
+    strides = (
+        *query.stride(), *key.stride(), *value.stride(), *at.groups.stride(), _step(tables), at.least.stride(0),
+        _step(at.targets),
     )  # fmt: skip
-    noise = (table.nodes, triton.next_power_of_2(table.nodes**2), table.values.shape[2], table.values.shape[3])
-    options = (
-        at.neutral, at.append, MEASURES.index(at.measure), at.limit is not None, at.one_sided, per_head, *noise
-    )  # fmt: skip
-    limit = 1.0 if at.limit is None else at.limit
-    stored = (moments.mean, moments.squared, moments.count, table.values, calibrated, targets, out, results)
-    if parts == 1:
-        whole_kernel[(programs,)](
-            query, key, value, at.groups, *stored, *places, positions, kv_heads, kv_group, rows * heads, at.scale,
-            at.softcap or 1.0, target, limit, table.per_octave, table.per_unit, dim, size.dims, size.block,
-            size.heads, size.groups, size.shared, at.neutral, at.softcap is not None, size.upcast, *options[1:],
-            num_warps=size.warps, num_stages=size.stages, **FUSION,
+    limit = math.inf if at.limit is None else at.limit
+    stored = (moments.mean, moments.squared, moments.count, tables, places, at.least, at.targets, outputs, results)
+    options = (at.append, MEASURES.index(at.measure), at.one_sided)
+    with on(key.device):
+        if parts == 1:
+            whole_kernel[(programs,)](
+                query, key, value, at.groups, *stored, *strides, positions, rows, kv_heads, kv_group, at.scale,
+                at.softcap or 1.0, limit, dim, size.dims, size.block, size.heads, size.groups, size.shared,
+                at.neutral, at.softcap is not None, size.upcast, *options, lanes(size.heads),
+                num_warps=size.warps, num_stages=size.stages, **FUSION,
+            )  # fmt: skip
+            return FusedOutcome(outputs, results)
+        partials = split(query, key, value, at.groups, at.scale, at.softcap, at.neutral, parts)
+        own = size.heads if size.shared else 1
+        finish_kernel[(programs,)](
+            query, key, value, at.groups, *partials, *stored, *strides, positions, rows, kv_heads, kv_group,
+            partials[2].shape[1], at.scale, limit, dim, size.dims, own, at.neutral, *options, lanes(own),
+            num_warps=4, **FUSION,
         )  # fmt: skip
-        return FusedOutcome(out, results)
-    partials = split(query, key, value, at.groups, at.scale, at.softcap, at.neutral, parts)
-    finish_kernel[(programs,)](
-        query, key, value, at.groups, *partials, *stored, *places, positions, kv_heads, kv_group,
-        partials[2].shape[1], rows * heads, at.scale, target, limit, table.per_octave, table.per_unit, dim, size.dims,
-        size.heads if size.shared else 1, *options, num_warps=4, **FUSION,
-    )  # fmt: skip
-    return FusedOutcome(out, results)
+    return FusedOutcome(outputs, results)
 
 
 def split(

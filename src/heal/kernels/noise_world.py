@@ -1,8 +1,7 @@
 """The noise of one modality on the device: log-normaliser and concentration of the weights of its noise keys.
 
-The scores of n noise keys are normal with the same centre and spread. Their log-normaliser is centre + L(n, spread),
-and Σw²/(Σw)² of their weights is C(n, spread). Both come from a table, for up to four nodes: equally likely noise
-worlds, whose similarities are averaged.
+The scores of n noise keys are normal. Of them only the log-normaliser matters, and the concentration of the weights;
+a table holds a few equally likely cases of both for each spread of the scores (heal.analysis.lognormal).
 """
 
 from __future__ import annotations
@@ -12,39 +11,43 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from heal.kernels.numeric import at_least
+from heal.analysis import expected, lognormal
+
+NODES = tl.constexpr(lognormal.NODES)
+SLOTS = tl.constexpr(expected.SLOTS)
+SPREADS = tl.constexpr(lognormal.SPREADS)
+PER_DOUBLING = tl.constexpr(expected.ENTRIES_PER_DOUBLING)
+"""Of s²."""
 
 
 @triton.jit
 @no_type_check
-def noise_world(
-    centre, spread, count, node, known, table, per_octave, per_unit, COUNTS: tl.constexpr, SPREADS: tl.constexpr
-):  # fmt: skip
-    """Log-normaliser and concentration [HEADS, states] for centre and spread [HEADS] and the node of each state.
+def entry(squared, place):
+    """The entry of a table below s², and how far s² is from it. `place` is the entry of s² = 1."""
+    where = place + PER_DOUBLING * tl.log2(tl.where(squared > 0, squared, 1.0))
+    # NaN has no place in the table: it takes the first one, and the centre of the scores brings it back
+    where = tl.where((squared > 0) & (where > 0), where, 0.0)
+    where = tl.minimum(where, SPREADS - 1.0)
+    index = tl.minimum(where.to(tl.int32), SPREADS - 2)
+    return index, where - index.to(tl.float32)
 
-    Without positions −inf and 0. `known` is False for states that only fill the block.
 
-    `table` is [nodes, 2, COUNTS, SPREADS]: bilinear in log₂ n and in the spread, and straight on beyond its end.
+@triton.jit
+@no_type_check
+def cases(table, index, rest, slot, real, centre, known):
+    """Log-normaliser and C/n [HEADS, states] of the slots of one group, from `entry` [HEADS].
+
+    `table` is [SPREADS, 2, SLOTS]. Slot 0 is the real partial with log-normaliser `real` [HEADS], which has no noise.
     """
-    x = at_least(tl.minimum(tl.log2(at_least(count, 1.0)) * per_octave, COUNTS - 1.0), 0.0)
-    y = spread * per_unit
-    # NaN has no place in the table: it takes the first one, and the weights bring it back
-    i = tl.minimum(x.to(tl.int32), COUNTS - 2)
-    j = tl.where(y == y, tl.minimum(y, SPREADS - 2.0), 0.0).to(tl.int32)
-    across, along = x - i.to(tl.float32), y - j.to(tl.float32)
-    place = table + (node * (2 * COUNTS * SPREADS))[None, :] + (i * SPREADS + j)[:, None]
-    log_sum = _between(place, across, along[:, None], known[None, :], SPREADS)
-    concentration = _between(place + COUNTS * SPREADS, across, along[:, None], known[None, :], SPREADS)
-    lse = tl.where(count > 0, centre[:, None] + log_sum, float("-inf"))
-    return lse, tl.where(count > 0, at_least(concentration, 0.0), 0.0)
+    place = table + (index * (2 * SLOTS))[:, None] + slot[None, :]
+    rest = rest[:, None]
+    lse = centre[:, None] + _between(place, rest, known)
+    return tl.where((slot == 0)[None, :], real[:, None], lse), _between(place + SLOTS, rest, known)
 
 
 @triton.jit
 @no_type_check
-def _between(place, across, along, known, SPREADS: tl.constexpr):
-    low0 = tl.load(place, mask=known, other=0.0)
-    low1 = tl.load(place + 1, mask=known, other=0.0)
-    high0 = tl.load(place + SPREADS, mask=known, other=0.0)
-    high1 = tl.load(place + SPREADS + 1, mask=known, other=0.0)
-    low, high = low0 + along * (low1 - low0), high0 + along * (high1 - high0)
-    return low + across * (high - low)
+def _between(place, rest, known):
+    low = tl.load(place, mask=known[None, :], other=0.0)
+    high = tl.load(place + 2 * SLOTS, mask=known[None, :], other=0.0)
+    return low + rest * (high - low)

@@ -12,10 +12,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from heal.kernels.noise_world import NODES, cases, entry
 from heal.kernels.numeric import LOWEST, TINY, at_least, root, tanh
 
-DEAD_ZONE = tl.constexpr(1e-6)
-"""As in heal.analysis.information."""
 COSINE = tl.constexpr(0)
 L2 = tl.constexpr(1)
 
@@ -25,18 +24,22 @@ L2 = tl.constexpr(1)
 def shares(visual, language, neutral, NEUTRAL: tl.constexpr):
     """The shares of attention of the groups, from their log-normalisers. An empty one gets 0 unless all are empty.
 
-    The third is undefined without neutral positions.
+    The third is undefined without neutral positions. One exponential for two groups: those of single slots would
+    underflow in fp32, whose range is e^±87.
     """
-    visual, language, neutral = at_least(visual, LOWEST), at_least(language, LOWEST), at_least(neutral, LOWEST)
-    top = tl.maximum(visual, language)
+    visual, language = at_least(visual, LOWEST), at_least(language, LOWEST)
+    above = visual - language
     if NEUTRAL:
-        top = tl.maximum(top, neutral)
-    visual, language = tl.exp(visual - top), tl.exp(language - top)
-    whole = visual + language
-    if NEUTRAL:
-        neutral = tl.exp(neutral - top)
-        whole += neutral
-    return visual / whole, language / whole, neutral / whole
+        neutral = at_least(neutral, LOWEST)
+        top = tl.maximum(tl.maximum(visual, language), neutral)
+        visual, language, neutral = tl.exp(visual - top), tl.exp(language - top), tl.exp(neutral - top)
+        whole = visual + language + neutral
+        visual, language, neutral = visual / whole, language / whole, neutral / whole
+    else:
+        less = tl.exp(-tl.abs(above))
+        larger, smaller = 1 / (1 + less), less / (1 + less)
+        visual, language = tl.where(above < 0, smaller, larger), tl.where(above < 0, larger, smaller)
+    return visual, language, neutral
 
 
 @triton.jit
@@ -70,21 +73,16 @@ def _dot(a, b):
 
 @triton.jit
 @no_type_check
-def _shrunk(x):
-    """torch.nn.functional.hardshrink: NaN stays NaN."""
-    return tl.where(tl.abs(x) <= DEAD_ZONE, 0.0, x)
-
-
-@triton.jit
-@no_type_check
 def information(
-    h, visual, language, neutral, fake_visual, fake_language, lse_v, lse_l, lse_n,
-    noise_v, noise_l, random_v, random_l, weight, NEUTRAL: tl.constexpr, MEASURE: tl.constexpr,
+    h, visual, language, neutral, fake_visual, fake_language, lse_v, lse_l, lse_n, centre_v, centre_l,
+    spread_v, spread_l, place_v, place_l, vary_v, vary_l, table_v, table_l,
+    NEUTRAL: tl.constexpr, MEASURE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Visual, language and total information [HEADS], as means over the pairs of noise worlds.
+    """Visual, language and total information [HEADS], as means over the cases of the noise.
 
-    Means of the groups and of the noise are [HEADS, DIMS], log-normalisers of the groups [HEADS], those of the noise
-    [HEADS, pairs], `random` the expected ‖value − mean‖² of the noise [HEADS, pairs], `weight` that of a pair.
+    Means of the groups and of the noise are [HEADS, DIMS], log-normalisers of the groups, centres and squared spreads
+    of the noise scores [HEADS]. `place` is the entry of a table for s² = 1, `vary` the expected ‖value − mean‖² of
+    one noise value, times the number of positions. LANES states are computed at once.
     """
     e1, e2, e3 = visual - language, fake_visual - visual, fake_language - language
     e4 = neutral - language
@@ -95,29 +93,35 @@ def information(
     if NEUTRAL:
         h4, g44, g14, g24, g34 = _dot(h, e4), _dot(e4, e4), _dot(e1, e4), _dot(e2, e4), _dot(e3, e4)
     norm = root(hh)
-    lse_v, lse_l, lse_n = lse_v[:, None], lse_l[:, None], lse_n[:, None]
-    own_v, _, own_n = shares(lse_v, lse_l, lse_n, NEUTRAL)
-    both, only_v, only_l = 0.0, 0.0, 0.0
-    for state in tl.static_range(3):  # H00, H10 (language replaced), H01 (visual replaced)
-        to_v = noise_v if state != 1 else lse_v
-        to_l = noise_l if state != 2 else lse_l
-        share_v, share_l, share_n = shares(to_v, to_l, lse_n, NEUTRAL)
+    own_v, _, own_n = shares(lse_v[:, None], lse_l[:, None], lse_n[:, None], NEUTRAL)
+    index_v, rest_v = entry(spread_v, place_v)
+    index_l, rest_l = entry(spread_l, place_l)
+    both, only_l, only_v = tl.zeros_like(lse_v), tl.zeros_like(lse_v), tl.zeros_like(lse_v)
+    PAIRS: tl.constexpr = NODES * NODES
+    for first in range(0, PAIRS + 2 * NODES, LANES):
+        # all pairs of cases (H00), then the cases of the language group (H10), then those of the visual group (H01)
+        state = first + tl.arange(0, LANES)
+        known = state < PAIRS + 2 * NODES
+        is_pair, is_l = state < PAIRS, (state >= PAIRS) & (state < PAIRS + NODES)
+        is_v = known & (state >= PAIRS + NODES)
+        slot_v = tl.where(is_pair, 1 + state // NODES, tl.where(is_v, 1 + state - PAIRS - NODES, 0))
+        slot_l = tl.where(is_pair, 1 + state % NODES, tl.where(is_l, 1 + state - PAIRS, 0))
+        to_v, random_v = cases(table_v, index_v, rest_v, slot_v, lse_v, centre_v, known)
+        to_l, random_l = cases(table_l, index_l, rest_l, slot_l, lse_l, centre_l, known)
+        share_v, share_l, share_n = shares(to_v, to_l, lse_n[:, None], NEUTRAL)
         c1 = share_v - own_v
-        c2 = share_v if state != 1 else share_v * 0
-        c3 = share_l if state != 2 else share_l * 0
+        c2 = tl.where((slot_v > 0)[None, :], share_v, 0.0)
+        c3 = tl.where((slot_l > 0)[None, :], share_l, 0.0)
         along = c1 * h1 + c2 * h2 + c3 * h3
-        squared = c1 * c1 * g11 + c2 * c2 * (g22 + random_v) + c3 * c3 * (g33 + random_l)
+        squared = c1 * c1 * g11 + c2 * c2 * (g22 + random_v * vary_v) + c3 * c3 * (g33 + random_l * vary_l)
         squared += 2 * (c1 * c2 * g12 + c1 * c3 * g13 + c2 * c3 * g23)
         if NEUTRAL:
             c4 = share_n - own_n
             along += c4 * h4
             squared += c4 * c4 * g44 + 2 * c4 * (c1 * g14 + c2 * g24 + c3 * g34)
         distance = dissimilarity(along, squared, norm, MEASURE)
-        mean = tl.sum(distance * weight[None, :], 1)
-        if state == 0:
-            both = mean
-        if state == 1:
-            only_l = mean
-        if state == 2:
-            only_v = mean
-    return _shrunk(both - only_l), _shrunk(both - only_v), both
+        both += tl.sum(tl.where(is_pair[None, :], distance, 0.0), 1)
+        only_l += tl.sum(tl.where(is_l[None, :], distance, 0.0), 1)
+        only_v += tl.sum(tl.where(is_v[None, :], distance, 0.0), 1)
+    both, only_l, only_v = both / PAIRS, only_l / NODES, only_v / NODES
+    return both - only_l, both - only_v, both

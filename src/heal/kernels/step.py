@@ -14,6 +14,9 @@ from heal.kernels.attention import attend_one, attend_shared, of_group
 from heal.kernels.finish import finish
 from heal.kernels.numeric import TINY, finite_top, log_or_empty
 
+OTHER = ("group_row", "table_row", "target_row", "rows")
+"""Numbers that a kernel is not specialised for: a longer context or another batch must not compile anything again."""
+
 
 @triton.jit
 @no_type_check
@@ -23,17 +26,16 @@ def _queries(query, row_step, head_step, dim_step, row, first, kv_group, head, d
     return tl.load(place, mask=(head < kv_group)[:, None] & (d < DIM)[None, :], other=0.0)
 
 
-@triton.jit(do_not_specialize=["positions"])  # a longer context must not compile anything again
+@triton.jit(do_not_specialize=["positions", *OTHER])
 @no_type_check
 def whole_kernel(
-    query, key, value, groups, mean, squared, count, table, calibrated, targets, out, results,
+    query, key, value, groups, mean, squared, count, table, places, least, targets, outputs, results,
     query_row, query_head, query_dim, key_row, key_head, key_step, key_dim, value_row, value_head, value_step,
-    value_dim, group_row, group_step, calibrated_row, positions, kv_heads, kv_group, result_step,
-    scale, softcap, target, limit, per_octave, per_unit,
+    value_dim, group_row, group_step, table_row, least_row, target_row, positions, rows, kv_heads, kv_group,
+    scale, softcap, limit,
     DIM: tl.constexpr, DIMS: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr,
     SHARED: tl.constexpr, NEUTRAL: tl.constexpr, CAPPED: tl.constexpr, UPCAST: tl.constexpr, APPEND: tl.constexpr,
-    MEASURE: tl.constexpr, LIMITED: tl.constexpr, ONE_SIDED: tl.constexpr, PER_HEAD: tl.constexpr,
-    NODES: tl.constexpr, PAIRS: tl.constexpr, COUNTS: tl.constexpr, SPREADS: tl.constexpr,
+    MEASURE: tl.constexpr, ONE_SIDED: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The whole step of one key/value head of one row."""
     program = tl.program_id(0)
@@ -70,13 +72,12 @@ def whole_kernel(
     group = tl.load(groups + last * group_step)
     finish(
         asked, visual, lse_v, language, lse_l, neutral, lse_n, count_v, count_l, group, new_key, new_value, row,
-        kv_head, kv_heads, kv_group, mean, squared, count, table, per_octave, per_unit, calibrated, calibrated_row,
-        targets, target, limit, scale, out, results, result_step, DIM, DIMS, HEADS, NEUTRAL, APPEND, MEASURE, LIMITED,
-        ONE_SIDED, PER_HEAD, NODES, PAIRS, COUNTS, SPREADS,
+        kv_head, rows, kv_heads, kv_group, mean, squared, count, table, table_row, places, least, least_row, targets,
+        target_row, limit, scale, outputs, results, DIM, DIMS, HEADS, NEUTRAL, APPEND, MEASURE, ONE_SIDED, LANES,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["positions", "part"])
+@triton.jit(do_not_specialize=["positions", "part", "group_row"])
 @no_type_check
 def split_kernel(
     query, key, value, groups, means, lses, counts,
@@ -160,16 +161,15 @@ def _joined(
     return total / tl.where(normaliser < TINY, TINY, normaliser)[:, None], lse
 
 
-@triton.jit(do_not_specialize=["positions", "parts"])
+@triton.jit(do_not_specialize=["positions", "parts", *OTHER])
 @no_type_check
 def finish_kernel(
-    query, key, value, groups, means, lses, counts, mean, squared, count, table, calibrated, targets, out, results,
-    query_row, query_head, query_dim, key_row, key_head, key_step, key_dim, value_row, value_head, value_step,
-    value_dim, group_row, group_step, calibrated_row, positions, kv_heads, kv_group, parts, result_step,
-    scale, target, limit, per_octave, per_unit,
+    query, key, value, groups, means, lses, counts, mean, squared, count, table, places, least, targets, outputs,
+    results, query_row, query_head, query_dim, key_row, key_head, key_step, key_dim, value_row, value_head,
+    value_step, value_dim, group_row, group_step, table_row, least_row, target_row, positions, rows, kv_heads,
+    kv_group, parts, scale, limit,
     DIM: tl.constexpr, DIMS: tl.constexpr, HEADS: tl.constexpr, NEUTRAL: tl.constexpr, APPEND: tl.constexpr,
-    MEASURE: tl.constexpr, LIMITED: tl.constexpr, ONE_SIDED: tl.constexpr, PER_HEAD: tl.constexpr,
-    NODES: tl.constexpr, PAIRS: tl.constexpr, COUNTS: tl.constexpr, SPREADS: tl.constexpr,
+    MEASURE: tl.constexpr, ONE_SIDED: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The rest of the step after `split_kernel`, for one key/value head of one row."""
     program = tl.program_id(0)
@@ -197,7 +197,6 @@ def finish_kernel(
     group = tl.load(groups + row * group_row + last * group_step)
     finish(
         asked, visual, lse_v, language, lse_l, neutral, lse_n, count_v, count_l, group, new_key, new_value, row,
-        kv_head, kv_heads, kv_group, mean, squared, count, table, per_octave, per_unit, calibrated, calibrated_row,
-        targets, target, limit, scale, out, results, result_step, DIM, DIMS, HEADS, NEUTRAL, APPEND, MEASURE, LIMITED,
-        ONE_SIDED, PER_HEAD, NODES, PAIRS, COUNTS, SPREADS,
+        kv_head, rows, kv_heads, kv_group, mean, squared, count, table, table_row, places, least, least_row, targets,
+        target_row, limit, scale, outputs, results, DIM, DIMS, HEADS, NEUTRAL, APPEND, MEASURE, ONE_SIDED, LANES,
     )  # fmt: skip

@@ -21,13 +21,15 @@ from heal.analysis.reference import reference_contribution
 from heal.engine.layout import Layout
 from heal.engine.residuals import ResidualAdd, residual_add
 from heal.methods.heal import HEAL
+from heal.methods.heal_fused import FusedFunctions
 
 
 class CausalStage:
     """The contributions of heads, from the input of a layer and the input and output of its o_proj."""
 
-    def __init__(self, config: HEAL, layout: Layout) -> None:
+    def __init__(self, config: HEAL, layout: Layout, functions: FusedFunctions | None = None) -> None:
         self.config = config
+        self._functions = functions
         self.heads = layout.heads
         self._adds: dict[int, ResidualAdd] = {}
         self._squared_norms: dict[int, Tensor] = {}
@@ -41,6 +43,8 @@ class CausalStage:
     ) -> tuple[Tensor, Tensor] | None:
         """o_proj and the contributions in one read of the weights, if reading the weights dominates the time."""
         add = self._adds[layer]
+        if self._functions is not None and self._functions.name == "Triton":  # it runs after o_proj
+            return None
         if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
             return None
         if add.norm is not None:  # the norm needs the complete output first
@@ -71,7 +75,7 @@ class CausalStage:
         stream = residual.float() + add.added(output)
         if linear:
             shift = Shift.of(outputs.float(), replacement, noise, self._norms(layer, projection))
-            return projected_contribution(stream, shift.times(add.multiplier), _weight(projection), config.measure)
+            return self._projected(stream, shift.times(add.multiplier), _weight(projection))
         moved = replaced(outputs, replacement, noise) - outputs.float()
         if own:
             shifts = head_shifts(moved, _weight(projection))
@@ -80,6 +84,10 @@ class CausalStage:
         # apply the layer's norm and multiplier
         shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
         return contribution(stream, shifts, config.measure)
+
+    def _projected(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor:
+        found = None if self._functions is None else self._functions.contribution(stream, shift, weight)
+        return projected_contribution(stream, shift, weight, self.config.measure) if found is None else found
 
     def _norms(self, layer: int, projection: nn.Module) -> Tensor | None:
         """‖W_O^(i)‖² of the heads of a layer, computed once."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heal.analysis.contribution import Shift
 from heal.analysis.counterfactual import Attended
 from heal.analysis.expected import ENTRIES_PER_DOUBLING, StepTables
 from heal.analysis.information import MEASURES
@@ -30,28 +31,12 @@ class NativeOutcome:
     out: Float[Tensor, "rows heads dim"]
 
 
-def unavailable(config: HEAL, device: torch.device) -> str | None:
-    """Why the compiled functions cannot be used, or None."""
-    if device.type != "cpu":
-        return f"the model is on {device.type}"
-    if find_spec("numba") is None:
-        return 'Numba is not installed: run `pip install ".[cpu]"` in the folder of heal'
-    if config.noise != "expected" or config.covariance != "diagonal":
-        return f"{config.noise} masking with {config.covariance} covariance"
-    return None
-
-
-def uncovered(at: Attended) -> str | None:
-    """Why this layer cannot be computed, or None."""
-    if at.softcap is not None:
-        return "capped scores"
-    if not at.query.dtype == at.key.dtype == at.value.dtype == torch.float32:
-        return f"{str(at.key.dtype).removeprefix('torch.')} attention on a CPU"
-    return None
-
-
 class NativeStep:
     """The compiled functions with the options of a configuration."""
+
+    name: ClassVar[str] = "Numba"
+    dtype: ClassVar[torch.dtype] = torch.float64
+    exact: ClassVar[bool] = False
 
     def __init__(self, config: HEAL) -> None:
         from heal.kernels import cpu
@@ -61,8 +46,14 @@ class NativeStep:
         self._one_sided = config.drift == "language"
         self._measure = MEASURES.index(config.measure)
 
+    def uncovered(self, at: Attended) -> str | None:
+        if at.softcap is not None:
+            return "capped scores"
+        if not at.query.dtype == at.key.dtype == at.value.dtype == torch.float32:
+            return f"{str(at.key.dtype).removeprefix('torch.')} attention on a CPU"
+        return None
+
     def append(self, at: Attended, moments: Moments) -> None:
-        """Add the newest position to the moments."""
         self._functions.append(
             moments.mean.numpy(),
             moments.squared.numpy(),
@@ -73,9 +64,10 @@ class NativeStep:
         )
 
     def run(
-        self, at: Attended, moments: Moments, tables: StepTables, least: Tensor, targets: Tensor
+        self, at: Attended, moments: Moments, append: bool, tables: StepTables, least: Tensor, targets: Tensor
     ) -> NativeOutcome:
-        """`least` and `targets` as in `joint_factors`, with targets [heads or 1, 2]."""
+        if append:
+            self.append(at, moments)
         query = at.query.numpy()
         rows, heads, dim = query.shape
         groups = at.regions.group_count
@@ -112,3 +104,6 @@ class NativeStep:
         plain, out = torch.from_numpy(outputs).unbind()
         found = torch.from_numpy(measured)
         return NativeOutcome(found[..., :3], found[..., 3:], plain, out)
+
+    def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:
+        return None

@@ -26,7 +26,7 @@ from heal.engine.runtime import Runtime
 from heal.errors import ConfigError, HealWarning
 from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
-from heal.methods.heal_native import NativeStep, unavailable, uncovered
+from heal.methods.heal_fused import FusedFunctions, find
 from heal.methods.heal_scores import ScoreStage
 from heal.methods.heal_state import HeadTypes, HealState
 
@@ -45,12 +45,12 @@ class HealRuntime(Runtime[HealState]):
         self.group_count = 3 if config.sinks == "neutral" else 2
         self.repeats_last_position = config.calibrate
         self.changes_output = config.calibrate
-        self.causal = CausalStage(config, layout)
         self.stage = ScoreStage(config)
         self._fast = config.path != "reference"
         self._said = False
-        self.native = self._find_native()
-        self._pairs: dict[tuple[int, torch.device], Tensor] = {}
+        self.fused = self._find_fused()
+        self.causal = CausalStage(config, layout, self.fused)
+        self._pairs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
@@ -63,14 +63,14 @@ class HealRuntime(Runtime[HealState]):
                 "copies of the same sample: use gaussian, zero or uniform"
             )
 
-    def _find_native(self) -> NativeStep | None:
+    def _find_fused(self) -> FusedFunctions | None:
         config = self.config
         if config.path not in ("auto", "fused") or config.compile:
             return None
-        reason = unavailable(config, self.layout.model.device)
-        if reason is None:
-            return NativeStep(config)
-        self._fall_back(reason)
+        found = find(config, self.layout.model.device)
+        if not isinstance(found, str):
+            return found
+        self._fall_back(found)
         return None
 
     def facts(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class HealRuntime(Runtime[HealState]):
     def _implementation(self) -> str:
         if not self._fast:
             return "reference"
-        return "fast" if self.native is None else "fused, Numba"
+        return "fast" if self.fused is None else f"fused, {self.fused.name}"
 
     def begin(self, generation: Generation[HealState], earlier: HealState | None) -> HealState:
         return HealState(len(self._part), self.layout.heads)
@@ -139,17 +139,20 @@ class HealRuntime(Runtime[HealState]):
     def _attend(self, generation: Generation[HealState], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:
         """Measure and calibrate the heads at a generated token, or at the repeated last prompt position."""
         state, layer, at = generation.state, call.layer, call.newest
-        native = self._native_step(at)
-        moments = self._current_moments(generation, layer, at, native)
+        fused = self._covering(at)
+        moments, behind = self._current_moments(generation, layer, at)
         active = state.active(layer)
-        if not (active or state.refresh or self.trace):
+        needed = active or state.refresh or self.trace
+        if fused is not None and moments is not None and needed:
+            out = self._attend_fused(fused, call, moments, behind, state)
+            return plain() if out is None else out
+        if behind and moments is not None:
+            self._append(generation, at, moments, fused)
+        if not needed:
             return plain()
         if self.config.compile and self.config.calibrate and active:
             assert moments is not None
             return self._compiled(generation, layer, at, moments)
-        if native is not None and moments is not None:
-            out = self._attend_natively(native, call, moments, state)
-            return plain() if out is None else out
         scores = state.scores[layer] = self._scores(generation, layer, at, moments)
         if not self.config.calibrate or not active:
             return plain()
@@ -157,7 +160,7 @@ class HealRuntime(Runtime[HealState]):
         found = joint_factors(
             scores,
             state.found.least[:, layer].to(scores.device),
-            self._both_targets(layer, scores.device),
+            self._both_targets(layer, scores.device, torch.float64),
             self.config.limit,
             self.config.drift == "language",
         )
@@ -168,13 +171,13 @@ class HealRuntime(Runtime[HealState]):
             call.know_plain(at.real.output.flatten(1, 3))
         return at.real.scaled(found.unflatten(1, (at.key.shape[1], -1)))
 
-    def _native_step(self, at: Attended) -> NativeStep | None:
+    def _covering(self, at: Attended) -> FusedFunctions | None:
         """The compiled functions, if they can be used for this layer."""
-        if self.native is None:
+        if self.fused is None:
             return None
-        reason = uncovered(at)
+        reason = self.fused.uncovered(at)
         if reason is None:
-            return self.native
+            return self.fused
         self._fall_back(reason)
         return None
 
@@ -184,19 +187,20 @@ class HealRuntime(Runtime[HealState]):
             self._said = True
             warnings.warn(f"path fused is not used, fast is: {reason}", HealWarning, stacklevel=2)
 
-    def _attend_natively(
-        self, native: NativeStep, call: AttentionCall, moments: Moments, state: HealState
+    def _attend_fused(
+        self, fused: FusedFunctions, call: AttentionCall, moments: Moments, behind: bool, state: HealState
     ) -> Tensor | None:
         """`_attend` by compiled functions. None if the output is the plain one."""
         at, layer = call.newest, call.layer
         assert state.found is not None
-        targets = self._both_targets(layer, at.query.device).view(-1, 2)
-        found = native.run(at, moments, self.stage.tables(at), state.found.least[:, layer], targets)
+        targets = self._both_targets(layer, at.query.device, fused.dtype).view(-1, 2)
+        least = state.found.least[:, layer].to(at.query.device)
+        found = fused.run(at, moments, behind, self.stage.tables(at), least, targets)
         state.scores[layer] = found.scores
         if not self.config.calibrate or not state.active(layer):
             return None
         state.betas[layer], state.gammas[layer] = found.factors.unbind(-1)
-        call.know_plain(found.plain)
+        call.know_plain(found.plain, fused.exact)
         return found.out.unsqueeze(1)
 
     def _compiled(self, generation: Generation[HealState], layer: int, at: Attended, moments: Moments) -> Tensor:
@@ -239,34 +243,41 @@ class HealRuntime(Runtime[HealState]):
     def _target(self, layer: int, device: torch.device) -> float | Tensor:
         return self.targets[layer, None].to(device) if isinstance(self.targets, Tensor) else self.targets
 
-    def _both_targets(self, layer: int, device: torch.device) -> Tensor:
+    def _both_targets(self, layer: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """(α, 1 − α), by head if heads have their own."""
-        place = (layer if isinstance(self.targets, Tensor) else 0, device)
+        place = (layer if isinstance(self.targets, Tensor) else 0, device, dtype)
         if place not in self._pairs:
             own = self.targets[layer] if isinstance(self.targets, Tensor) else torch.tensor(self.targets)
-            self._pairs[place] = torch.stack([own, 1 - own], dim=-1).double().to(device)
+            self._pairs[place] = torch.stack([own, 1 - own], dim=-1).to(device, dtype)
         return self._pairs[place]
 
     def _current_moments(
-        self, generation: Generation[HealState], layer: int, at: Attended, native: NativeStep | None
-    ) -> Moments | None:
+        self, generation: Generation[HealState], layer: int, at: Attended
+    ) -> tuple[Moments | None, bool]:
+        """The moments, and whether the newest position has to be added to them."""
         if not self._fast:
-            return None
+            return None, False
         moments = generation.state.moments[layer]
-        if moments is None or at.regions.length < generation.length:  # a crop, or positions left a sliding window
-            moments = Moments.of(at.key, at.value, at.regions)
-            if at.regions.length == generation.length:
-                generation.state.moments[layer] = moments
-            return moments
-        if native is not None:
-            native.append(at, moments)
-            return moments
+        if moments is not None and at.regions.length == generation.length:
+            return moments, True
+        # a crop, or positions left a sliding window
+        moments = Moments.of(at.key, at.value, at.regions)
+        if at.regions.length == generation.length:
+            generation.state.moments[layer] = moments
+        return moments, False
+
+    def _append(
+        self, generation: Generation[HealState], at: Attended, moments: Moments, fused: FusedFunctions | None
+    ) -> None:
+        """Add the newest position to the moments."""
+        if fused is not None:
+            fused.append(at, moments)
+            return
         key, value, regions = at.key[:, :, -1], at.value[:, :, -1], at.regions
         if regions.spans is not None and regions.spans[-1][1:] == (regions.length, LANGUAGE):
             moments.append_to(LANGUAGE, key, value, regions.counts[0][LANGUAGE])
         else:
             moments.append(key, value, generation.last_groups.to(key.device))
-        return moments
 
     def _noise(
         self, generation: Generation[HealState], layer: int, device: torch.device, address: int | None = None
