@@ -32,7 +32,7 @@ def native(
     moments = Moments.of(at.key, at.value, at.regions)
     least = torch.where(calibrated, DEAD_ZONE, torch.inf)
     tables = StepTables.of(at.regions, at.scale, TABLES)
-    return NativeStep(config).run(at, moments, tables, least, targets), moments
+    return NativeStep(config).run(at, moments, False, tables, least, targets), moments
 
 
 @pytest.mark.parametrize("small", [True, False])
