@@ -112,7 +112,7 @@ class Regions:
         )
         spans = self.spans
         if spans is not None:
-            spans = _grown(spans, self.length, groups[0]) if len(set(groups)) == 1 else None
+            spans = grown_spans(spans, self.length, groups[0]) if len(set(groups)) == 1 else None
         return Regions(masks, counts, spans)
 
     def select(self, rows: Sequence[int]) -> Regions:
@@ -120,7 +120,7 @@ class Regions:
         return Regions(self.masks.index_select(0, index), tuple(self.counts[r] for r in rows), self.spans)
 
 
-def _grown(spans: tuple[tuple[int, int, int], ...], at: int, group: int) -> tuple[tuple[int, int, int], ...]:
+def grown_spans(spans: tuple[tuple[int, int, int], ...], at: int, group: int) -> tuple[tuple[int, int, int], ...]:
     if group < 0:
         return spans
     if spans and spans[-1][1] == at and spans[-1][2] == group:
@@ -135,7 +135,7 @@ def _common_spans(masks: Tensor) -> tuple[tuple[int, int, int], ...] | None:
     groups = torch.where(first.any(0), first.to(torch.uint8).argmax(0), -1).tolist()
     spans: tuple[tuple[int, int, int], ...] = ()
     for at, group in enumerate(groups):
-        spans = _grown(spans, at, group)
+        spans = grown_spans(spans, at, group)
     return spans
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heal.analysis.split import LANGUAGE, Regions, _grown
+from heal.analysis.split import LANGUAGE, Regions, grown_spans
 
 SPARE = 128
 """Number of positions that are filled in ahead."""
@@ -69,5 +69,5 @@ def extended(known: Regions, masks: Growing, groups: Sequence[int]) -> Regions:
         for row, group in zip(known.counts, groups, strict=True)
     )
     same = known.spans is not None and len(set(groups)) == 1
-    spans = _grown(known.spans, known.length, groups[0]) if same and known.spans is not None else None
+    spans = grown_spans(known.spans, known.length, groups[0]) if same and known.spans is not None else None
     return replace(known, masks=masks.add(column), counts=counts, spans=spans)
