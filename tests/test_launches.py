@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ from heal.errors import ConfigError
 from heal.launch_counter import Counts, Sync
 from heal.launches import Launches, Subject, count, random_inputs, steps_of, summary, variants
 from heal.methods import HEAL, available
-from heal.methods.heal import Path
 from heal.speed_model import Shape, random_model
 
 TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
@@ -34,10 +33,13 @@ def found(subject: Subject) -> Launches:
 
 def test_every_path_and_method_is_a_variant() -> None:
     methods, skipped = variants(BASE)
-    names = {"plain", *(f"heal:{path}" for path in get_args(Path)), *available()} - {"heal"}
-    assert {*methods, *skipped} == names
-    paths = {name: m.path for name, m in methods.items() if isinstance(m, HEAL)}
-    assert all(name == f"heal:{path}" for name, path in paths.items())
+    forms = {"heal:fast", "heal:fast,expected", "heal:reference"}
+    assert set(methods) == {"plain", *forms, *available()} - {"heal"}
+    assert list(skipped) == ["heal:fused"]
+    for name in forms:
+        method = methods[name]
+        assert isinstance(method, HEAL)
+        assert name == f"heal:{method.path}" + ",expected" * (method.noise == "expected")
 
 
 def test_what_cannot_be_created_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +47,7 @@ def test_what_cannot_be_created_is_skipped(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConfigError("needs triton")
 
     monkeypatch.setattr(launches, "available", lambda: {"heal": HEAL, "other": missing})
-    assert variants(BASE)[1] == {"other": "needs triton"}
+    assert variants(BASE)[1]["other"] == "needs triton"
 
 
 def test_heal_launches_more_than_plain(found: Launches) -> None:

@@ -1,4 +1,4 @@
-"""HEAL with expected noise, its default: the same in every implementation, for every seed, and in every batch."""
+"""HEAL with expected noise: the same in every implementation, for every seed, and in every batch."""
 
 from dataclasses import replace
 from typing import Any
@@ -79,15 +79,21 @@ def test_the_path_is_recorded_and_a_fallback_is_told_once() -> None:
     with pytest.warns(HealWarning, match="path fused is not used, fast is: gaussian masking") as warned:
         generate(model, inputs, replace(EXPECTED, path="fused", masking="gaussian"))
     assert len([w for w in warned if "fused" in str(w.message)]) == 1
-    found = {HEAL(): "fused, Numba", HEAL(path="fast"): "fast", HEAL(path="reference"): "reference"}
+    found = {
+        EXPECTED: "fused, Numba",
+        FAST: "fast",
+        replace(EXPECTED, path="reference"): "reference",
+        HEAL(): "fast",
+    }
     for method, implementation in found.items():
         with method.attach(model) as handle:
             assert handle.runtime.facts()["implementation"] == implementation
 
 
 def test_presets() -> None:
-    paper, ours = HEAL(preset="paper"), HEAL()
+    paper, ours, drawn = HEAL(preset="paper"), HEAL(preset="expected"), HEAL()
     assert (paper.noise, paper.replaced_by, paper.limit, paper.draws) == ("gaussian", "gaussian", None, 1)
     assert (ours.noise, ours.replaced_by, ours.limit) == ("expected", "expected", 2.0)
+    assert (drawn.noise, drawn.replaced_by, drawn.limit, drawn.draws) == ("gaussian", "gaussian", 2.0, 1)
     assert HEAL(preset="paper", factor_limit=3.0).limit == 3.0
     assert replace(paper, masking="zero").noise == "zero"

@@ -23,13 +23,13 @@ Sinks = Literal["language", "neutral"]
 Path = Literal["auto", "fast", "fused", "reference"]
 Drift = Literal["both", "language"]
 Heads = Literal["synergy", "visual", "language", "all", "random"]
-Preset = Literal["expected", "paper"]
+Preset = Literal["gaussian", "expected", "paper"]
 
 MOST_DRAWS = 1_000
 
-MASKING_OF: dict[str, Masking] = {"expected": "expected", "paper": "gaussian"}
-REPLACEMENT_OF: dict[str, Replacement] = {"expected": "expected", "paper": "gaussian"}
-LIMIT_OF = {"expected": 2.0, "paper": None}
+MASKING_OF: dict[str, Masking] = {"gaussian": "gaussian", "expected": "expected", "paper": "gaussian"}
+REPLACEMENT_OF: dict[str, Replacement] = {"gaussian": "gaussian", "expected": "expected", "paper": "gaussian"}
+LIMIT_OF = {"gaussian": 2.0, "expected": 2.0, "paper": None}
 """What each preset stands for."""
 
 PRESETS = {
@@ -71,9 +71,9 @@ class HEAL(Method):
     interval: int = 10
     """Refresh head types every N steps, counted from the first token. Very large: only once, after the prompt."""
 
-    preset: Preset = "expected"
-    """expected: scores are expectations over all gaussian draws, and factors are bounded by 2. paper: as printed,
-    with one gaussian draw and unbounded factors."""
+    preset: Preset = "gaussian"
+    """gaussian: noise is drawn, and factors are bounded by 2. expected: the same with expectations over all draws
+    instead of a draw, so that the seed does not matter. paper: as printed, one draw and unbounded factors."""
 
     masking: Masking | None = None
     """Replacement for the keys and values of a modality: expected (the mean over all gaussian draws, without a draw),
