@@ -14,8 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from heal.extras import optional
+
+with optional():
+    from numba import njit
 
 Array = NDArray[Any]
 COSINE, L2, BOTH = 0, 1, 2

@@ -13,7 +13,8 @@ def one_of(method: Any, choices: Any, *names: str) -> None:
     allowed = get_args(choices) or tuple(choices)
     for name in names:
         if (value := getattr(method, name)) not in allowed:
-            raise ConfigError(f"{name} cannot be {value!r}: choose one of {', '.join(allowed)}")
+            names_of = ", ".join("none" if choice is None else choice for choice in allowed)
+            raise ConfigError(f"{name} cannot be {value!r}: choose one of {names_of}")
 
 
 def finite(method: Any, *names: str) -> None:

@@ -138,9 +138,9 @@ class HEAL(Method):
         super().__post_init__()
         for field, allowed in (
             ("preset", Preset),
-            ("noise", MASKINGS),
+            ("masking", (*MASKINGS, None)),
             ("covariance", COVARIANCES),
-            ("replaced_by", REPLACEMENTS),
+            ("replacement", (*REPLACEMENTS, None)),
             ("measure", MEASURES),
             ("drift", Drift),
             ("heads", Heads),
