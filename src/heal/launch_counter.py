@@ -7,6 +7,7 @@ operations.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -232,7 +233,9 @@ def _is_mask(index: Tensor | None) -> bool:
 
 def _place(with_line: bool = True) -> str:
     """The innermost frame of heal or transformers, as file:line."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = inspect.currentframe()
+    for _ in range(2):  # the caller of the caller
+        frame = frame and frame.f_back
     found = ""
     while frame is not None:
         file = frame.f_code.co_filename

@@ -270,7 +270,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def _split_grouped(query: Tensor, key: Tensor, value: Tensor, regions: Regions, scale: float) -> Split:
     """One call of the kernel of sdpa: the query of each head once for each position group, with a mask of the group.
 
-    Query heads that share keys and values are further queries of one head, so one pass over keys and values is enough.
+    Query heads that share keys and values are further queries of one head: one pass over keys and values is enough.
     """
     assert FUSED is not None
     rows, kv_heads, _, dim = key.shape
