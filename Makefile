@@ -1,10 +1,12 @@
 # `make demo` and `make test` set everything up by themselves in .venv.
 PYTHON ?= python3
 VENV ?= .venv
+# of the fuzzer
+INPUTS ?= 20000
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-lmms test-gpu fuzz check format speed clean
+.PHONY: demo test test-all test-rest test-lmms test-gpu fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
@@ -14,12 +16,15 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not matrix"
 
 # The full matrix of methods and architectures, and the slow tests.
-test-all: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+test-all: test test-rest
+
+# What `make test` leaves out.
+test-rest: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "slow or matrix"
 
 # Odd inputs by the thousand; what fails is kept in runs/fuzz and shown again with --replay.
 fuzz: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --inputs 20000 --seed 0
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed 0
 
 # lmms-eval brings some hundred packages: an environment of its own. The torchvision that it takes along is built for
 # CUDA and cannot be imported beside a torch for the CPU; without it everything here works.
