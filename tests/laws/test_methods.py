@@ -284,7 +284,7 @@ def test_branches_reject_unsupported_generation(method: str) -> None:
 @pytest.mark.parametrize("method", ["pai", "vhr"])
 def test_text_only_pass_needs_text(method: str) -> None:
     batch = inputs_of("llava", (Row(), Row(text_before=0, text_after=0)))
-    with pytest.raises(UnsupportedError, match="add some text"):
+    with pytest.raises(UnsupportedError, match="add text to it"):
         generate(model_of("llava"), batch, CASES[method].active)
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from heal import HEAL
 from heal.analysis.counterfactual import Attended
+from heal.engine.attention_call import AttentionCall
 from heal.methods import heal_runtime
 from heal.methods.heal_runtime import HealRuntime
 from tests import zoo
@@ -25,10 +26,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Attended]:
     seen: list[Attended] = []
 
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
-        def watch(self: HealRuntime, generation: Any, layer: int, at: Attended, *rest: Any) -> Any:
-            if layer == 0:
-                seen.append(at)
-            return original(self, generation, layer, at, *rest)
+        def watch(self: HealRuntime, generation: Any, call: Any, *rest: Any) -> Any:
+            if isinstance(call, AttentionCall) and call.layer == 0:
+                seen.append(call.newest)
+            elif call == 0:
+                seen.append(rest[0])
+            return original(self, generation, call, *rest)
 
         return watch
 

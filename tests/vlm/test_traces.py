@@ -53,7 +53,8 @@ def test_trace_contains_its_origin(vlm: VLM) -> None:
     assert trace.text == answer.text
     assert "".join(trace.tokens) == vlm.tokenizer.decode(list(answer.token_ids))
     assert trace.refreshed.tolist() == [step % METHOD.interval == 0 for step in range(NEW)]
-    assert trace.config == {"method": "heal", "model": "random", "equilibrium": 0.6, **method.options()}
+    facts = {"method": "heal", "model": "random", "equilibrium": 0.6, "implementation": "fast"}
+    assert trace.config == {**facts, **method.options()}
     assert trace.seed == 9
     assert trace.versions["heal-mllm"] == heal.__version__
     assert trace.versions["torch"] == torch.__version__

@@ -160,7 +160,7 @@ class HealRuntime(Runtime[HealState]):
         found = joint_factors(
             scores,
             state.found.least[:, layer].to(scores.device),
-            self._both_targets(layer, scores.device, torch.float64),
+            self._both_targets(layer, scores.device, scores.dtype),
             self.config.limit,
             self.config.drift == "language",
         )
@@ -247,7 +247,8 @@ class HealRuntime(Runtime[HealState]):
         """(α, 1 − α), by head if heads have their own."""
         place = (layer if isinstance(self.targets, Tensor) else 0, device, dtype)
         if place not in self._pairs:
-            own = self.targets[layer] if isinstance(self.targets, Tensor) else torch.tensor(self.targets)
+            own = torch.as_tensor(self.targets, dtype=torch.float64)
+            own = own[layer] if own.dim() else own
             self._pairs[place] = torch.stack([own, 1 - own], dim=-1).to(device, dtype)
         return self._pairs[place]
 

@@ -118,8 +118,8 @@ class HealState(State):
             "language": scores.language,
             "total": scores.total,
             "contribution": contributions,
-            "beta": self.stack(self.betas, rows),
-            "gamma": self.stack(self.gammas, rows),
+            "beta": self.stack(self.betas, rows).float(),
+            "gamma": self.stack(self.gammas, rows).float(),
             "types": self.found.types,
         }
         return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or self.refresh)
