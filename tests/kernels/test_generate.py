@@ -38,7 +38,9 @@ def inputs_of(model: Any, rows: list[Row] = PADDED) -> dict[str, torch.Tensor]:
 
 def both(model: Any, method: dict[str, Any] | None = None, **options: Any) -> tuple[Any, Any]:
     method, batch = {"interval": 2} | (method or {}), inputs_of(model)
-    fast, fused = (generate(model, batch, HEAL(path=path, **method), **options) for path in ("fast", "fused"))
+    fast, fused = (
+        generate(model, batch, HEAL(preset="expected", path=path, **method), **options) for path in ("fast", "fused")
+    )
     assert torch.equal(fast.tokens, fused.tokens)
     for name in ("visual", "language", "total", "contribution", "beta", "gamma"):
         # the results of layers that are not calibrated are NaN
@@ -72,7 +74,8 @@ def test_half_precision(dtype):
     """Tokens may differ where two logits are rounded to the same number: scores of the first token are compared."""
     model = model_of("qwen2_vl", dtype)
     fast, fused = (
-        generate(model, inputs_of(model), HEAL(path=path, heads="all"), new=2) for path in ("fast", "fused")
+        generate(model, inputs_of(model), HEAL(preset="expected", path=path, heads="all"), new=2)
+        for path in ("fast", "fused")
     )
     for name in ("visual", "language", "total"):
         assert_close(fast.stacked(name)[:, 0].double(), fused.stacked(name)[:, 0].double(), rtol=0, atol=1e-2)
@@ -83,13 +86,16 @@ def test_half_precision(dtype):
 def test_capped_scores_fall_back_to_torch_and_say_so_once():
     model = zoo.build("paligemma2", **SMALL).to(DEVICE)
     batch = inputs_of(model)
-    with pytest.warns(HealWarning, match="capped scores") as warned, HEAL(path="fused").attach(model):
+    with (
+        pytest.warns(HealWarning, match="capped scores") as warned,
+        HEAL(preset="expected", path="fused").attach(model),
+    ):
         model.generate(**batch, max_new_tokens=2)
     assert sum("path fused" in str(w.message) for w in warned) == 1
 
 
 def test_the_implementation_is_recorded():
-    with HEAL(path="fused").attach(model_of("llava")) as handle:
+    with HEAL(preset="expected", path="fused").attach(model_of("llava")) as handle:
         assert handle.attachment.runtime.facts()["implementation"] == "fused, Triton"
 
 
@@ -117,8 +123,8 @@ def counted(layers: int, method: HEAL | None, steps: int = INTERVAL) -> list[Cou
 
 def added(layers: int) -> tuple[list[Counts], int]:
     """Steps of HEAL, and the operations of torch in an interval that the plain model does not have."""
-    counted(layers, HEAL(path="fast", **ALL))  # noise tables are computed once, on the host
-    steps, plain = counted(layers, HEAL(path="fused", **ALL)), Counts.total(counted(layers, None))
+    counted(layers, HEAL(preset="expected", path="fast", **ALL))  # noise tables are computed once, on the host
+    steps, plain = counted(layers, HEAL(preset="expected", path="fused", **ALL)), Counts.total(counted(layers, None))
     ours = Counts.total(steps)
     return steps, ours.launches - ours.operations["triton"] - plain.launches
 
@@ -139,4 +145,7 @@ def test_a_step_is_one_launch_per_layer_and_few_other_operations():
 
 def test_a_split_context_is_two_launches_per_layer(monkeypatch):
     monkeypatch.setattr(launch, "parts_for", lambda *_: 2)
-    assert [count.operations["triton"] for count in counted(2, HEAL(path="fused", **ALL), 2)] == [4, 4]
+    assert [count.operations["triton"] for count in counted(2, HEAL(preset="expected", path="fused", **ALL), 2)] == [
+        4,
+        4,
+    ]
