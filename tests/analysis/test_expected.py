@@ -59,7 +59,7 @@ def test_capped_scores_equal_the_oracle():
     assert_oracle(replace(at, query=at.query * 10, softcap=5.0))
 
 
-@examples(40)
+@examples(15)
 @given(
     rows=st.lists(st.text("VL.", min_size=6, max_size=6).filter(lambda r: "L" in r), min_size=1, max_size=3),
     heads=st.sampled_from([(1, 1), (2, 1), (4, 2)]),

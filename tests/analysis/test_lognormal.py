@@ -10,7 +10,7 @@ from heal.analysis.lognormal import COUNTS_PER_OCTAVE, NODES, SPREADS, NodeTable
 from heal.analysis.split import LOWEST
 
 SAMPLES = 16_384
-COUNTS = [1, 2, 3, 7, 31, 33, 64, 77, 300]
+COUNTS = [1, 3, 33, 77]
 
 
 def drawn(n: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +33,7 @@ def entry(n: int, spread: float) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("spread", [0.05, 0.5, 1.0, 2.3, 8.0, 40.0])
+@pytest.mark.parametrize("spread", [0.05, 1.0, 2.3, 40.0])
 @pytest.mark.parametrize("n", COUNTS)
 def test_nodes_are_means_of_draws(n: int, spread: float) -> None:
     """Within 10 % of the standard deviation of L, and 0.05 of C."""

@@ -31,17 +31,20 @@ def test_fused_equals_fast_equals_reference(name: str) -> None:
         assert_fired(out, reference, slice(None))
 
 
+@pytest.mark.slow
 @every_model
 def test_the_seed_does_not_matter(name: str) -> None:
     other = generate(model_of(name), inputs_of(name, ROWS), replace(EXPECTED, seed=99))
     assert torch.equal(other.logits, run(name, EXPECTED).logits)
 
 
+@pytest.mark.slow
 @every_model
 def test_a_row_alone_equals_the_row_in_a_padded_batch(name: str) -> None:
     assert_row_alone(name, EXPECTED, ROWS)
 
 
+@pytest.mark.slow
 @every_model
 def test_beams(name: str) -> None:
     fast, fused = (generate(model_of(name), inputs_of(name, MIXED), m, **BEAMS) for m in (FAST, EXPECTED))
