@@ -11,5 +11,5 @@ collect_ignore_glob = [] if find_spec("triton") else ["test_[!c]*.py", "test_ca*
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-if DEVICE.type == "cpu":
+if DEVICE.type == "cpu" and find_spec("triton"):
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported

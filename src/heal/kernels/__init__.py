@@ -30,4 +30,4 @@ def available(device: torch.device | str) -> str | None:
 
 def interpreted() -> bool:
     """Whether Triton runs its kernels in Python, on any device: slow, for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
