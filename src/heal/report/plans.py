@@ -9,6 +9,7 @@ from heal.bench.score.summary import Summary
 from heal.bench.tasks.base import Task
 from heal.bench.tasks.miniature import TOPICS, MiniChair, MiniMme, MiniPope
 from heal.methods import HEAL, Beam, Method
+from heal.methods.heal import Drift
 from heal.studies.comparison import STRENGTHS, published
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -16,6 +17,7 @@ DELTAS = (0.0, 0.5)
 ONE_SIDED = (0.5, 0.7)
 LIMITS = (1.5, 2.0, 3.0, None)
 DRAWS = (1, 4)
+SIDES: Mapping[str, Drift] = {"": "both", ", one-sided": "language"}
 NEVER = 1_000_000
 TASKS = ("mini-pope", "mini-chair", "mini-mme")
 
@@ -53,6 +55,23 @@ def safety(images: int) -> Plan:
 def choice(images: int) -> Plan:
     """Validation split: choose the equilibrium."""
     return Plan("choice", "validation", "natural", images, equilibria(), ("mini-pope", "mini-chair"))
+
+
+def noise(split: str, distribution: str, images: int) -> Plan:
+    """Either split: noise drawn once, 4 or 16 times, and its expectation."""
+    name = f"noise-{split}-{distribution}"
+    return Plan(name, split, distribution, images, noises(), ("mini-pope", "mini-chair"))
+
+
+def noises() -> dict[str, Method | None]:
+    """HEAL with both kinds of calibration, and scores from one draw, from more draws, and expected ones."""
+    methods: dict[str, Method | None] = {"plain": None}
+    for side, drift in SIDES.items():
+        for draws in (1, 4, 16):
+            name = f"{draws} draw{'s' * (draws > 1)}{side}"
+            methods[name] = HEAL(alpha=0.5, drift=drift, preset="gaussian", draws=draws)
+        methods[f"expected{side}"] = HEAL(alpha=0.5, drift=drift, preset="expected")
+    return methods
 
 
 def equilibria() -> dict[str, Method | None]:
