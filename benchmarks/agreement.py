@@ -1,4 +1,4 @@
-"""How well head types from few draws, and from expected noise, agree with those from 256 averaged draws.
+"""How well head types from few draws, and from expected noise, agree with those from many averaged draws.
 
 `python benchmarks/agreement.py`: the embedded model on scenes of its validation split, and untrained tiny LLaVAs,
 each with its queries as they are and multiplied, which makes attention sharp. Stage 1 is left out: it finds no
@@ -90,12 +90,12 @@ def types_of(layers: Sequence[Tensor]) -> Tensor:
     return classify(scores, torch.zeros_like(scores.total, dtype=torch.bool)).types
 
 
-def agreements(layers: Sequence[Attended], tables: NodeTables) -> dict[str, float]:
-    """The share of heads whose type equals that from the first 256 draws, at one step."""
+def agreements(layers: Sequence[Attended], tables: NodeTables, many: int) -> dict[str, float]:
+    """The share of heads whose type equals that from `many` draws, at one step."""
     moments = [Moments.of(at.key, at.value, at.regions) for at in layers]
     pairs = list(zip(layers, moments, strict=True))
-    truth = types_of([drawn(at, m, range(256)).mean(0) for at, m in pairs])
-    others = [drawn(at, m, range(256, 512)) for at, m in pairs]
+    truth = types_of([drawn(at, m, range(many)).mean(0) for at, m in pairs])
+    others = [drawn(at, m, range(many, many + max(DRAWS))) for at, m in pairs]
     found = {f"{n} draws": types_of([draws[:n].mean(0) for draws in others]) for n in DRAWS}
     found["expected"] = types_of(
         [
@@ -106,10 +106,10 @@ def agreements(layers: Sequence[Attended], tables: NodeTables) -> dict[str, floa
     return {name: float((types == truth).float().mean()) for name, types in found.items()}
 
 
-def measure(steps: Sequence[Sequence[Attended]], factor: float) -> dict[str, dict[str, float]]:
+def measure(steps: Sequence[Sequence[Attended]], factor: float, many: int) -> dict[str, dict[str, float]]:
     tables = NodeTables(CPU)
     sharp = [[replace(at, query=at.query * factor) for at in layers] for layers in steps]
-    rows = [agreements(layers, tables) for layers in sharp]
+    rows = [agreements(layers, tables, many) for layers in sharp]
     return {name: summary([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -123,20 +123,23 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenes", type=int, default=6)
+    parser.add_argument("--scenes", type=int, default=6, help="0 leaves the embedded model out")
+    parser.add_argument("--draws", type=int, default=256, help="averaged draws to agree with")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "agreement.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     worlds = [World(0, "validation", kind) for kind in ("natural", "counter")]
     images = [world.scene(i).image for world in worlds for i in range(options.scenes)]
-    embedded = captured(VLM.embedded(), images, 70)
-    cases = {f"embedded, queries × {factor}": (embedded, factor) for factor in (1, 5, 30)}
+    cases: dict[str, tuple[list[list[Attended]], int]] = {}
+    if images:
+        embedded = captured(VLM.embedded(), images, 70)
+        cases |= {f"embedded, queries × {factor}": (embedded, factor) for factor in (1, 5, 30)}
     for seed in (0, 1):
-        tiny = captured(VLM.random(seed), images[:2], 70)
+        tiny = captured(VLM.random(seed), [worlds[0].scene(i).image for i in range(2)], 70)
         cases |= {f"untrained LLaVA {seed}, queries × {factor}": (tiny, factor) for factor in (5, 10, 30)}
     results = {}
     for name, (steps, factor) in cases.items():
-        results[name] = measure(steps, factor)
+        results[name] = measure(steps, factor, options.draws)
         print(f"| {name} | " + " | ".join(map(cell, results[name].values())) + " |", flush=True)
     atomic_write(options.out, json.dumps(results, indent=1) + "\n")
 

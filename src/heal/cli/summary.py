@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from heal.bench.score.summary import Row, Summary
 
 NONE = "–"
+AT_EQUAL_RECALL, AT_HIGHEST_RECALL = "chair_i_at_equal_recall", "chair_i_at_highest_recall"
+"""Figures that exist as differences only."""
 
 
 def print_summary(summary: Summary, output: Format = Format.table) -> None:
@@ -27,7 +29,7 @@ def print_summary(summary: Summary, output: Format = Format.table) -> None:
         rows = list(group)
         heading = f"{task}: {rows[0].answered} answers, 95 % intervals; differences to {rows[0].method}, paired"
         say(f"{markdown_cell(heading)}\n" if output is Format.md else heading)
-        for table in (figures_table(rows), parts_table(rows), cost_table(rows)):
+        for table in (figures_table(rows), parts_table(rows), equal_recall_table(rows), cost_table(rows)):
             if len(table.headings) > table.leading:
                 show(table, output)
         for line in remarks(rows):
@@ -39,7 +41,8 @@ def figures_table(rows: list[Row]) -> Table:
     first = rows[0]
     others = [name for name in first.figures if "/" not in name and name not in (first.headline, "yes_ratio")]
     arrow = "↑" if first.higher_is_better else "↓"
-    headings = ["method", "n", f"{first.headline} {arrow}", "difference", *others]
+    captions = any(row.equal_recall for row in rows)
+    headings = ["method", "n", f"{first.headline} {arrow}", "difference", *["at equal recall"] * captions, *others]
     cells = []
     for row in rows:
         difference = row.differences.get(row.headline) if row.differences else None
@@ -48,11 +51,16 @@ def figures_table(rows: list[Row]) -> Table:
                 row.method,
                 str(row.answered) if row.answered == row.asked else f"{row.answered} of {row.asked}",
                 interval(row.figures[row.headline]),
-                NONE if difference is None else interval(difference, sign="+") + " *" * difference.excludes_zero,
+                _difference(difference),
+                *[_difference(row.equal_recall.mean if row.equal_recall else None)] * captions,
                 *(number(row.figures[name].value) for name in others),
             ]
         )
     return Table([heading.replace("_", " ") for heading in headings], cells)
+
+
+def _difference(value: Interval | None) -> str:
+    return NONE if value is None else interval(value, sign="+") + " *" * value.excludes_zero
 
 
 def parts_table(rows: list[Row]) -> Table:
@@ -94,20 +102,31 @@ def csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
     """One row per task, method and figure."""
     for row in summary.rows:
         facts = asdict(row) | {"unchanged": row.unchanged}
-        shared = {key: value for key, value in facts.items() if key not in ("figures", "differences")}
+        shared = {k: v for k, v in facts.items() if k not in ("figures", "differences", "equal_recall")}
         place = {key: shared.pop(key) for key in ("task", "method")}
-        for name, value in row.figures.items():
-            difference = row.differences.get(name) if row.differences else None
-            yield (
-                place
-                | {"figure": name, "value": value.value, "low": value.low, "high": value.high}
-                | {
-                    "difference": difference.value if difference else None,
-                    "difference_low": difference.low if difference else None,
-                    "difference_high": difference.high if difference else None,
-                }
-                | shared
-            )
+        lines = {name: (value, (row.differences or {}).get(name)) for name, value in row.figures.items()}
+        if found := row.equal_recall:
+            lines |= {AT_EQUAL_RECALL: (None, found.mean), AT_HIGHEST_RECALL: (None, found.highest)}
+        for name, (value, difference) in lines.items():
+            yield place | {"figure": name} | bounds(value) | bounds(difference, "difference") | shared
+
+
+def bounds(interval: Interval | None, name: str = "") -> dict[str, float | None]:
+    """The columns of an interval in a CSV file; empty for None."""
+    keys = (name, f"{name}_low", f"{name}_high") if name else ("value", "low", "high")
+    return dict(zip(keys, (interval.value, interval.low, interval.high) if interval else (None,) * 3, strict=True))
+
+
+def equal_recall_table(rows: list[Row]) -> Table:
+    """CHAIR_i of each method and of the first one where their captions, cut after some sentences, have equal recall."""
+    cells = []
+    for row in rows:
+        if found := row.equal_recall:
+            at = f"{number(found.lowest_recall)} to {number(found.highest_recall)}"
+            pair = f"{number(found.second, 2)} against {number(found.first, 2)}"
+            cells.append([row.method, at, _difference(found.mean), pair, _difference(found.highest)])
+    headings = ["method", "recall", "chair i at equal recall, mean", "at the highest recall", "difference"]
+    return Table(headings, cells) if cells else Table(["method"], [])
 
 
 def remarks(rows: list[Row]) -> list[str]:

@@ -14,6 +14,7 @@ from heal.atomic_write import atomic_write
 from heal.bench.run.folder import Folder
 from heal.bench.run.runner import method_options
 from heal.bench.score.bootstrap import Interval
+from heal.bench.score.equal_recall import EqualRecall
 from heal.bench.score.summary import Row, Summary, summarise
 from heal.bench.tasks.base import Task
 from heal.bench.tasks.catalogue import current_options, options_of
@@ -84,13 +85,18 @@ def _row(record: Mapping[str, Any]) -> Row:
     values = dict(record)
     for name in ("figures", "differences"):
         if values[name] is not None:
-            values[name] = {
-                k: Interval(*(_number(v[f]) for f in ("value", "low", "high"))) for k, v in values[name].items()
-            }
+            values[name] = {k: _interval(v) for k, v in values[name].items()}
+    if (found := values.get("equal_recall")) is not None:
+        parts = {k: _interval(v) if isinstance(v, dict) else _number(v) for k, v in found.items()}
+        values["equal_recall"] = EqualRecall(**parts)  # type: ignore[arg-type]
     for field in fields(Row):
         if field.type == "float":
             values[field.name] = _number(values[field.name])
     return Row(**values)
+
+
+def _interval(record: Mapping[str, float | None]) -> Interval:
+    return Interval(*(_number(record[name]) for name in ("value", "low", "high")))
 
 
 def _number(value: float | None) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from heal.bench.score.bootstrap import Interval
+from heal.bench.score.equal_recall import EqualRecall
 from heal.bench.score.summary import Row, Summary
 from heal.escape import markdown_cell
 from heal.methods import HEAL, OPERA, PAI, SID, VAR, VCD, VHR, Beam, DoLa, MemVR, Method, available
@@ -34,12 +35,16 @@ NOT_FIRED = "no"
 LONG = 8
 """Minimum mean number of tokens of an answer for a meaningful time per token."""
 
+CHAIR_I = "CHAIR_i ↓"
+AT_EQUAL_RECALL = "at equal recall"
+"""Heading of the difference of CHAIR_i to the first method at equal object recall."""
+
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("pope", "f1", "POPE F1"),
     ("pope", "accuracy", "POPE acc."),
     ("pope", "yes_ratio", "yes %"),
     ("chair", "chair_s", "CHAIR_s ↓"),
-    ("chair", "chair_i", "CHAIR_i ↓"),
+    ("chair", "chair_i", CHAIR_I),
     ("chair", "recall", "Recall"),
     ("chair", "len", "Len"),
     ("mme", "total", "MME"),
@@ -63,6 +68,8 @@ class ComparisonRow:
     """None for the plain model."""
     numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Numbers of answered and of all samples, by column heading."""
+    equal_recall: EqualRecall | None = None
+    """CHAIR_i compared with the first method at equal recall; None for the first, and without captions."""
 
 
 def published() -> dict[str, Method | None]:
@@ -92,19 +99,38 @@ def _row(method: str, rows: Sequence[Row]) -> ComparisonRow:
         max((row.memory for row in rows), default=0),
         None if all(row.fired is None for row in rows) else any(row.fired for row in rows),
         {heading: (row.answered, row.asked) for row, _, heading in known},
+        next((row.equal_recall for row in rows if row.equal_recall), None),
     )
 
 
 def cells(table: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str]]]:
     """Column headings and rows as strings."""
     figures = list(dict.fromkeys(h for line in table for h in line.figures))
+    captions = any(line.equal_recall for line in table)
     rows = []
     for line in table:
         fired = "–" if line.fired is None else "yes" if line.fired else NOT_FIRED
         ratio = "–" if math.isnan(line.time_ratio) else f"{line.time_ratio:.2f}"
         own = [_cell(line, heading) for heading in figures]
+        if captions:
+            own.insert(_after_chair(figures), _gain(line))
         rows.append([line.method, *own, ratio, f"{line.memory / 2**20:,.0f} MiB", fired])
-    return ["method", *figures, "time ratio", "memory", "fired"], rows
+    headings = list(figures)
+    if captions:
+        headings.insert(_after_chair(figures), AT_EQUAL_RECALL)
+    return ["method", *headings, "time ratio", "memory", "fired"], rows
+
+
+def _after_chair(figures: Sequence[str]) -> int:
+    return figures.index(CHAIR_I) + 1 if CHAIR_I in figures else len(figures)
+
+
+def _gain(line: ComparisonRow) -> str:
+    """The mean difference of CHAIR_i at equal recall, starred if its interval excludes zero."""
+    found = line.equal_recall
+    if found is None or math.isnan(found.mean.value):
+        return "–"
+    return f"{found.mean.value:+.2f}{'*' if found.mean.excludes_zero else ''}"
 
 
 def markdown(table: Sequence[ComparisonRow]) -> str:
@@ -133,22 +159,36 @@ def _cell(line: ComparisonRow, heading: str) -> str:
 
 def csv_rows(table: Sequence[ComparisonRow]) -> list[dict[str, object]]:
     """One row per method and figure, with intervals."""
-    return [
-        {
-            "method": line.method,
-            "figure": heading.removesuffix(" ↓"),
-            "value": value.value,
-            "low": value.low,
-            "high": value.high,
-            "difference": difference.value if (difference := line.differences.get(heading)) else None,
-            "difference_low": difference.low if difference else None,
-            "difference_high": difference.high if difference else None,
-            "n": line.numbers.get(heading, (None, None))[0],
-            "n_asked": line.numbers.get(heading, (None, None))[1],
-            "time_ratio": line.time_ratio,
-            "memory": line.memory,
-            "fired": line.fired,
-        }
-        for line in table
-        for heading, value in line.figures.items()
-    ]
+    rows = []
+    for line in table:
+        found: list[tuple[str, Interval | None, Interval | None]] = [
+            (heading, value, line.differences.get(heading)) for heading, value in line.figures.items()
+        ]
+        if line.equal_recall:
+            found += [
+                ("CHAIR_i at equal recall", None, line.equal_recall.mean),
+                ("CHAIR_i at the highest equal recall", None, line.equal_recall.highest),
+            ]
+        rows += [_csv_row(line, *one) for one in found]
+    return rows
+
+
+def _csv_row(
+    line: ComparisonRow, heading: str, value: Interval | None, difference: Interval | None
+) -> dict[str, object]:
+    answered, asked = line.numbers.get(heading, (None, None))
+    return {
+        "method": line.method,
+        "figure": heading.removesuffix(" ↓"),
+        "value": value.value if value else None,
+        "low": value.low if value else None,
+        "high": value.high if value else None,
+        "difference": difference.value if difference else None,
+        "difference_low": difference.low if difference else None,
+        "difference_high": difference.high if difference else None,
+        "n": answered,
+        "n_asked": asked,
+        "time_ratio": line.time_ratio,
+        "memory": line.memory,
+        "fired": line.fired,
+    }

@@ -69,14 +69,14 @@ def _intervals(
     if not units:
         return {}
     here = figures(np.ones((1, units)))
-    parts = [figures(weights) for weights in _weights(units, seed, resamples)]
+    parts = [figures(weights) for weights in resampling_weights(units, seed, resamples)]
     return {
         name: Interval(float(value[0]), *percentile_interval(np.concatenate([p[name] for p in parts]), level))
         for name, value in here.items()
     }
 
 
-def _weights(units: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
+def resampling_weights(units: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
     """Yield how often each unit is drawn, [block, units]. Deterministic for a given seed."""
     rng = np.random.default_rng(seed)
     for start in range(0, resamples, BLOCK):

@@ -13,6 +13,7 @@ from heal.bench.run.folder import RUN, Folder
 from heal.bench.run.records import Key, Record
 from heal.bench.score import bootstrap
 from heal.bench.score.bootstrap import Interval
+from heal.bench.score.equal_recall import EqualRecall, cut_counts, equal_recall
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Counts, Sample, Task, figures, unit_counts
 from heal.bench.tasks.judged import Ask, JudgedTask
@@ -60,6 +61,8 @@ class Row:
     """Number of samples that were skipped because their images are missing."""
     first_error: str | None = None
     """Error message of the first failed sample."""
+    equal_recall: EqualRecall | None = None
+    """CHAIR_i compared with the first method at equal recall; None for the first, and for tasks without captions."""
 
     @property
     def asked(self) -> int:
@@ -214,6 +217,7 @@ def _row(name: str, task: Task, samples: Sequence[Sample], mine: _Answers, first
         mean_tokens=fmean(r.tokens for r in answered.values()) if answered else math.nan,
         seconds=sum((r.seconds for r in answered.values()), start=0.0) if answered else math.nan,
         memory=max((r.memory for r in answered.values()), default=0),
+        equal_recall=_equal_recall(task, samples, first, mine, seed) if first else None,
         note=task.note(parses.values()),
         first_error=next((record.error for record in mine.own.values() if record.error is not None), None),
         seconds_per_token=speed["seconds_per_token"],
@@ -245,6 +249,16 @@ def _differences(
     both = [s for s in samples if all(s.id in own and task.counted(own[s.id]) for own in (first, second))]
     before, after = unit_counts(task, both, first), unit_counts(task, both, second)
     return bootstrap.differences(task.score, before, after, seed)
+
+
+def _equal_recall(
+    task: Task, samples: Sequence[Sample], first: _Answers, second: _Answers, seed: int
+) -> EqualRecall | None:
+    both = [s for s in samples if s.id in first.answered and s.id in second.answered]
+    before, after = (
+        cut_counts(task, both, {s.id: own.answered[s.id].text or "" for s in both}) for own in (first, second)
+    )
+    return equal_recall(before, after, seed)
 
 
 def _speed(own: Mapping[str, Record], first: Mapping[str, Record]) -> dict[str, float]:

@@ -98,6 +98,10 @@ class Task(ABC):
         """Whether the answer is counted. Paired differences use only samples that count for both methods."""
         return True
 
+    def cuts(self, text: str) -> Sequence[str]:
+        """The answer after 1, 2, … sentences, the whole answer last. Only for captions with the counts of CHAIR."""
+        return ()
+
     def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
         """Remark on the figures: how answers were parsed, or why some were not counted."""
         return ""

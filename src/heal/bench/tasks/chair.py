@@ -41,10 +41,20 @@ def read_caption(text: str, table: Synonyms, complete: bool = False) -> dict[str
     return {"mentions": table.mentions(words), "words": len(words)}
 
 
+def sentence_ends(text: str) -> list[int]:
+    return [match.end() for match in re.finditer(r"[.!?][\"')]*(?=\s|$)", text)]
+
+
 def complete_sentences(text: str) -> str:
     """Drop the text after the last full stop, because a caption cut at 64 tokens is incomplete."""
-    ends = [match.end() for match in re.finditer(r"[.!?][\"')]*(?=\s|$)", text)]
+    ends = sentence_ends(text)
     return text[: ends[-1]] if ends else text
+
+
+def sentence_cuts(text: str) -> list[str]:
+    """The text after 1, 2, … sentences. The last one is the whole text, also if its last sentence is incomplete."""
+    cuts = [text[:end] for end in sentence_ends(text)]
+    return cuts if cuts and not text[len(cuts[-1]) :].strip() else [*cuts, text]
 
 
 def caption_counts(truth: Iterable[str], parse: Mapping[str, Any]) -> dict[str, float]:
@@ -242,6 +252,9 @@ class Chair(Task):
 
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
         return chair_figures(totals)
+
+    def cuts(self, text: str) -> list[str]:
+        return sentence_cuts(text)
 
     def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
         names = "own" if self.table is None else self.table.name

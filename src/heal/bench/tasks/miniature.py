@@ -187,6 +187,9 @@ class MiniChair(Miniature):
     def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
         return chair.chair_figures(totals)
 
+    def cuts(self, text: str) -> list[str]:
+        return chair.sentence_cuts(text)
+
 
 @dataclass(frozen=True)
 class MiniMme(Miniature):
