@@ -162,6 +162,16 @@ def test_mean_alpha_over_heads_of_a_type() -> None:
     np.testing.assert_allclose(trace.mean_alpha({SYNERGY, VISUAL}), [(0.75 + 0.5 + 0.9) / 3, 0.5], rtol=1e-6)
 
 
+def test_parts_of_the_total_over_synergy_heads() -> None:
+    """They need not add up to 1: the rest is the information of both modalities together, which can be negative."""
+    visual = np.array([[[3.0, 1.0, 9.0, -1.0]], [[1.0, 1.0, 1.0, 1.0]]], np.float32)
+    total = np.array([[[8.0, 2.0, 50.0, 70.0]], [[1.0, 1.0, 1.0, 1.0]]], np.float32)
+    types = np.array([[[SYNERGY, SYNERGY, VISUAL, SYNERGY]], [[VISUAL] * 4]], np.uint8)
+    language = np.ones((2, 1, 4), np.float32)
+    trace = make(2, 1, 4, visual=visual, language=language, total=total, types=types)
+    np.testing.assert_allclose(trace.mean_parts(), [[0.4, 0.2], [np.nan, np.nan]])
+
+
 def test_mean_alpha_skips_heads_that_are_not_mixed() -> None:
     visual = np.array([[[1.0, -1.0, np.nan]]], np.float32)
     types = np.full((1, 1, 3), SYNERGY, np.uint8)

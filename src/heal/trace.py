@@ -152,6 +152,18 @@ class Trace:
         number = counted.sum((1, 2))
         return np.divide(total, number, out=np.full(self.steps, np.nan, np.float32), where=number > 0)
 
+    def mean_parts(self) -> Float32[np.ndarray, "step 2"]:
+        """I_vis / I_total and I_lang / I_total over the synergy heads of each step; the rest of 1 is I_syn / I_total.
+
+        Sums over the heads are divided, because I_total of single heads can be near 0. NaN if there are none.
+        """
+        from heal.analysis.taxonomy import HeadType
+
+        counted = (self.types == int(HeadType.SYNERGY)) & (self.visual > 0) & (self.language > 0)
+        sums = [np.where(counted, part, 0).sum((1, 2)) for part in (self.visual, self.language, self.total)]
+        whole = sums[2][:, None]
+        return np.divide(np.stack(sums[:2], 1), whole, out=np.full((self.steps, 2), np.nan, np.float32), where=whole > 0)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file atomically. Missing folders are created."""
         arrays = {name: getattr(self, name) for name in _DTYPES}

@@ -167,6 +167,7 @@ def test_analyze_json(picture: str, tmp_path: Path) -> None:
     assert sum(found["counts"].values()) == 48
     assert found["counts"]["synergy"] == (trace.types[0] == heal.HeadType.SYNERGY).sum() > 0
     assert found["alpha_vis"] == pytest.approx(trace.mean_alpha().tolist())
+    assert np.array(found["parts_of_total"]) == pytest.approx(trace.mean_parts())
     assert (found["text"], tuple(found["tokens"])) == (trace.text, trace.tokens)
     assert found["config"]["calibrate"] is False
 

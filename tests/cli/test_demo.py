@@ -56,8 +56,11 @@ def test_hallucinated_names_are_counted() -> None:
     )
 
 
+PARTS = np.zeros(2, "float32")
+
+
 def test_hallucinated_names_are_marked() -> None:
-    token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")))
+    token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")), PARTS)
     answer = Answer("A dog and two cups near a cup.", (), (), "stop", 1, 1.0, 0.5)
     assert demo.marked(answer, [token]) == "A dog and two [!cups!] near a [!cup!]."
     assert demo.marked(answer, []) == answer.text
@@ -73,9 +76,8 @@ def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
 def test_shares_that_were_not_measured_are_left_out() -> None:
     def token(share: float, correct: bool) -> ObjectToken:
         types = np.full((1, 1), 4, "uint8")
-        return ObjectToken(
-            0, "cup", correct, 0, 0, True, np.full((1, 1), share, "float32"), types, np.zeros((1, 1), "float32")
-        )
+        shares, total = np.full((1, 1), share, "float32"), np.zeros((1, 1), "float32")
+        return ObjectToken(0, "cup", correct, 0, 0, True, shares, types, total, PARTS)
 
     assert demo.drift([token(np.nan, True), token(np.nan, False)]) == ""
     assert demo.drift([token(0.25, True)]) == (

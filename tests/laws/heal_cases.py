@@ -14,8 +14,8 @@ from tests.laws.conftest import EVERY, ROWS, Run
 
 ZERO = HEAL(alpha=0.6, masking="zero", replacement="zero", interval=2, sigma_causal=1.0)
 NEUTRAL_SINKS = replace(ZERO, sinks="neutral", sigma_info=1.0)
-NOISY = HEAL(interval=2)
-EXPECTED = HEAL(interval=2, preset="expected")
+NOISY = HEAL(interval=2, preset="gaussian")
+EXPECTED = HEAL(interval=2)
 MEASURE = replace(NOISY, calibrate=False)
 MIXED = ROWS[2:]  # two images, and text only
 BEAMS: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "new": 5}

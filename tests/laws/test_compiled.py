@@ -16,8 +16,8 @@ from tests.laws.conftest import ROWS, generate, inputs_of, model_of
 
 for name, rows, drift in (("llava", ROWS[:1], "both"), ("qwen2_5_vl", ROWS, "language")):
     model, batch = model_of(name), inputs_of(name, rows)
-    plain = generate(model, batch, HEAL(interval=2, drift=drift))
-    fused = generate(model, batch, HEAL(interval=2, drift=drift, compile=True))
+    plain = generate(model, batch, HEAL(interval=2, drift=drift, preset="gaussian"))
+    fused = generate(model, batch, HEAL(interval=2, drift=drift, preset="gaussian", compile=True))
     assert torch.equal(plain.tokens, fused.tokens)
     assert_close(plain.logits, fused.logits, rtol=0, atol=1e-4)
     for field in ("visual", "language", "beta", "gamma"):
@@ -38,8 +38,8 @@ def test_compiled_equals_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"masking": "zero"}, {"covariance": "full"}, {"draws": 2}, {"path": "reference"}], ids=str
+    "options", [{"masking": "zero"}, {"covariance": "full"}, {"draws": 2}, {"path": "reference"}, {"preset": "expected"}], ids=str
 )
 def test_options_that_cannot_be_compiled_are_rejected(options: dict) -> None:
     with pytest.raises(ConfigError, match="compile needs"):
-        HEAL(compile=True, **options)
+        HEAL(compile=True, **({"preset": "gaussian"} | options))

@@ -9,7 +9,17 @@ import torch
 from heal import HEAL
 from heal.errors import HealWarning
 from tests.laws.conftest import ROWS, WINDOW, generate, inputs_of, model_of, run
-from tests.laws.heal_cases import BEAMS, EXPECTED, MIXED, SEES, assert_fired, assert_logits, every_model, moved
+from tests.laws.heal_cases import (
+    BEAMS,
+    EXPECTED,
+    MIXED,
+    NOISY,
+    SEES,
+    assert_fired,
+    assert_logits,
+    every_model,
+    moved,
+)
 from tests.laws.test_rows import assert_row_alone
 
 FAST = replace(EXPECTED, path="fast")
@@ -89,7 +99,7 @@ def test_the_path_is_recorded_and_a_fallback_is_told_once() -> None:
         EXPECTED: "fused, Numba",
         FAST: "fast",
         replace(EXPECTED, path="reference"): "reference",
-        HEAL(): "fast",
+        NOISY: "fast",
     }
     for method, implementation in found.items():
         with method.attach(model) as handle:
@@ -97,7 +107,7 @@ def test_the_path_is_recorded_and_a_fallback_is_told_once() -> None:
 
 
 def test_presets() -> None:
-    paper, ours, drawn = HEAL(preset="paper"), HEAL(preset="expected"), HEAL()
+    paper, ours, drawn = HEAL(preset="paper"), HEAL(), HEAL(preset="gaussian")
     assert (paper.noise, paper.replaced_by, paper.limit, paper.draws) == ("gaussian", "gaussian", None, 1)
     assert (ours.noise, ours.replaced_by, ours.limit) == ("expected", "expected", 2.0)
     assert (drawn.noise, drawn.replaced_by, drawn.limit, drawn.draws) == ("gaussian", "gaussian", 2.0, 1)

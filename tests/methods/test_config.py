@@ -131,7 +131,7 @@ def test_available() -> None:
 
 def test_create() -> None:
     assert create("heal") == HEAL()
-    assert create("heal", alpha=0.7, draws=2) == HEAL(alpha=0.7, draws=2)
+    assert create("heal", alpha=0.7, preset="gaussian", draws=2) == HEAL(alpha=0.7, preset="gaussian", draws=2)
 
 
 @pytest.mark.parametrize("make", [create, parse])
@@ -184,7 +184,7 @@ def test_registering(monkeypatch: pytest.MonkeyPatch) -> None:
         ("heal:layers=8-11", HEAL(layers=(8, 9, 10, 11))),
         ("heal:layers=4", HEAL(layers=(4,))),
         ("heal:measure=cosine+l2,replacement=cauchy", HEAL(measure="cosine+l2", replacement="cauchy")),
-        ("heal:covariance=full,draws=3,seed=7", HEAL(covariance="full", draws=3, seed=7)),
+        ("heal:preset=gaussian,draws=3,seed=7", HEAL(preset="gaussian", draws=3, seed=7)),
         ("heal:sinks=neutral,path=reference", HEAL(sinks="neutral", path="reference")),
     ],
 )
@@ -218,6 +218,8 @@ def test_parse(text: str, expected: HEAL) -> None:
         ("heal:delta=1e999", "the number is too large"),
         ("heal:sigma_causal=1e308", "the number is too large"),
         ("heal:draws=99999999", "draws must be a whole number from 1 to 1000"),
+        ("heal:draws=4", "draws=4 has no effect with expected masking, which draws no noise"),
+        ("heal:preset=gaussian,masking=zero,draws=4", "draws=4 has no effect with zero masking"),
         ("beam:beams=99999999", "beams must be a whole number from 1 to 256"),
         ("heal+beam:beams=2+beam:beams=3", "beam is named twice"),
         ("heal:interval=1_0", "heal:interval cannot be '1_0'"),

@@ -12,7 +12,8 @@ S, V, L = int(HeadType.SYNERGY), int(HeadType.VISUAL), int(HeadType.LANGUAGE)
 
 def token(share, correct=True, step=0, picture=0, types=((S, S, V, L),)):
     alpha = np.broadcast_to(np.asarray(share, np.float32), (1, 4)).copy()
-    return ObjectToken(picture, "cup", correct, step, 0, True, alpha, np.array(types, np.uint8), alpha)
+    parts = np.full(2, np.nanmean(alpha), np.float32)
+    return ObjectToken(picture, "cup", correct, step, 0, True, alpha, np.array(types, np.uint8), alpha, parts)
 
 
 def test_auc_with_ties():

@@ -69,6 +69,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "text": trace.text,
         "tokens": list(trace.tokens),
         "alpha_vis": [float(x) for x in trace.mean_alpha()],
+        "parts_of_total": [[float(x) for x in pair] for pair in trace.mean_parts()],
         "types": trace.types[0].tolist() if trace.steps else [],
         "counts": counts(trace),
         "config": trace.config,
@@ -116,8 +117,12 @@ def layer_table(trace: Trace) -> Table:
 
 
 def token_table(trace: Trace) -> Table:
-    cells = [(token.strip(), f"{share:.2f}") for token, share in zip(trace.tokens, trace.mean_alpha(), strict=True)]
-    return Table(("token", "α_vis of synergy heads"), cells, "visual share of the synergy heads, per token")
+    measured = zip(trace.tokens, trace.mean_alpha(), trace.mean_parts(), strict=True)
+    cells = [
+        (token.strip(), f"{share:.2f}", f"{visual:.2f}", f"{language:.2f}")
+        for token, share, (visual, language) in measured
+    ]
+    return Table(("token", "α_vis", "I_vis / I_total", "I_lang / I_total"), cells, "synergy heads, per token")
 
 
 def print_map(trace: Trace) -> None:
@@ -130,7 +135,8 @@ def print_map(trace: Trace) -> None:
 
 
 def print_tokens(trace: Trace) -> None:
-    say("visual share of the synergy heads per token:")
-    for token, share in zip(trace.tokens, trace.mean_alpha().tolist(), strict=True):
+    say("synergy heads per token: visual share, and I_vis : I_lang in parts of I_total")
+    measured = zip(trace.tokens, trace.mean_alpha().tolist(), trace.mean_parts().tolist(), strict=True)
+    for token, share, (visual, language) in measured:
         bar = "" if share != share else "█" * round(30 * share)
-        say(f"  {share:5.2f} {bar:30s} {one_line(token)}")
+        say(f"  {share:5.2f} {visual:5.2f}:{language:4.2f} {bar:30s} {one_line(token)}")

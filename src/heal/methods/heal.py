@@ -26,6 +26,8 @@ Heads = Literal["synergy", "visual", "language", "all", "random"]
 Preset = Literal["gaussian", "expected", "paper"]
 
 MOST_DRAWS = 1_000
+DRAWN = ("gaussian", "uniform")
+"""Maskings that draw noise."""
 
 MASKING_OF: dict[str, Masking] = {"gaussian": "gaussian", "expected": "expected", "paper": "gaussian"}
 REPLACEMENT_OF: dict[str, Replacement] = {"gaussian": "gaussian", "expected": "expected", "paper": "gaussian"}
@@ -71,9 +73,9 @@ class HEAL(Method):
     interval: int = 10
     """Refresh head types every N steps, counted from the first token. Very large: only once, after the prompt."""
 
-    preset: Preset = "gaussian"
-    """gaussian: noise is drawn, and factors are bounded by 2. expected: the same with expectations over all draws
-    instead of a draw, so that the seed does not matter. paper: as printed, one draw and unbounded factors."""
+    preset: Preset = "expected"
+    """expected: expectations over all noise draws instead of a draw, so that the seed does not matter, and factors
+    bounded by 2. gaussian: the same with drawn noise. paper: as printed, one draw and unbounded factors."""
 
     masking: Masking | None = None
     """Replacement for the keys and values of a modality: expected (the mean over all gaussian draws, without a draw),
@@ -90,7 +92,7 @@ class HEAL(Method):
     """Similarity of outputs: cosine, l2 or cosine+l2."""
 
     draws: int = 1
-    """Number of noise draws to average scores over. Expected, zero and swap masking have no draws."""
+    """Number of noise draws to average scores over. More than 1 requires gaussian or uniform masking."""
 
     mad: float = MAD
     """λ: a mixed head within λ median absolute deviations of the median logit is synergy. inf: every mixed head."""
@@ -120,7 +122,7 @@ class HEAL(Method):
     """Group of the first token and special tokens: language, or neutral (attended, but never masked or scaled)."""
 
     seed: int = 0
-    """Seed of the noise. The noise has its own generator. Expected masking and replacement do not depend on it."""
+    """Seed of the noise, which has its own generator. Expected masking and replacement do not depend on it."""
 
     path: Path = "auto"
     """fused: a decoding step of a layer is one compiled function (Triton on a GPU, Numba on a CPU). fast: torch
@@ -129,7 +131,7 @@ class HEAL(Method):
 
     compile: bool = False
     """Compile the small operations of a step into a few kernels, mainly for GPUs. Takes half a minute at the first
-    call. Requires gaussian masking with diagonal covariance, one draw and the fast path."""
+    call. Requires preset=gaussian with diagonal covariance, one draw and the fast path."""
 
     calibrate: bool = True
     """False: only measure, and leave the output of the model unchanged."""
@@ -158,11 +160,16 @@ class HEAL(Method):
         checks.layer_list(self)
         if self.covariance == "full" and self.noise not in ("expected", "gaussian"):
             raise ConfigError(f"covariance full requires expected or gaussian masking, not {self.noise}")
+        if self.draws > 1 and self.noise not in DRAWN:
+            raise ConfigError(
+                f"draws={self.draws} has no effect with {self.noise} masking, which draws no noise: omit it, or give "
+                "preset=gaussian"
+            )
         compilable = ("gaussian", "diagonal", 1)
         if self.compile and (
             (self.noise, self.covariance, self.draws) != compilable or self.path not in ("auto", "fast")
         ):
-            raise ConfigError("compile needs masking gaussian, covariance diagonal, draws 1 and path auto or fast")
+            raise ConfigError("compile needs preset gaussian, covariance diagonal, draws 1 and path auto or fast")
         if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
             raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
         if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:

@@ -35,7 +35,7 @@ class ScoreStage:
             return self._expected(at, moments)
         assert noise is not None
         config, found = self.config, []
-        for draw in range(1 if config.noise in ("zero", "swap") else config.draws):
+        for draw in range(config.draws):
             own = noise.at(draw)
             if moments is None:
                 found.append(reference_scores(at, config.noise, own, config.covariance, config.measure))

@@ -47,7 +47,7 @@ def safety(images: int) -> Plan:
     """Validation split: how the factor limit, the number of draws and sinks affect results."""
     methods: dict[str, Method | None] = {"plain": None}
     methods |= {f"limit {limit or 'none'}": HEAL(alpha=0.6, factor_limit=limit) for limit in LIMITS}
-    methods |= {f"draws {n}": HEAL(alpha=0.6, draws=n) for n in DRAWS if n > 1}
+    methods |= {f"draws {n}": HEAL(alpha=0.6, preset="gaussian", draws=n) for n in DRAWS}
     methods |= {"neutral sinks": HEAL(alpha=0.6, sinks="neutral")}
     return Plan("safety", "validation", "natural", images, methods, ("mini-chair",))
 

@@ -43,6 +43,8 @@ def mean_alpha(token: ObjectToken, kind: HeadType = HeadType.SYNERGY) -> float:
 
 VALUES: dict[str, Callable[[ObjectToken], float]] = {
     "α_vis of synergy heads": mean_alpha,
+    "I_vis / I_total of synergy heads": lambda t: float(t.parts[0]),
+    "I_lang / I_total of synergy heads": lambda t: float(t.parts[1]),
     "number of visual heads": lambda t: float((t.types == int(HeadType.VISUAL)).sum()),
     "number of language heads": lambda t: float((t.types == int(HeadType.LANGUAGE)).sum()),
     "number of synergy heads": lambda t: float((t.types == int(HeadType.SYNERGY)).sum()),

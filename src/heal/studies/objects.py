@@ -47,6 +47,8 @@ class ObjectToken:
     alpha_vis: Float32[np.ndarray, "layer head"]
     types: UInt8[np.ndarray, "layer head"]
     total: Float32[np.ndarray, "layer head"]
+    parts: Float32[np.ndarray, " two"]
+    """I_vis / I_total and I_lang / I_total over the synergy heads."""
 
 
 def steps_of(tokens: Sequence[str], found: Sequence[Mention]) -> list[int]:
@@ -58,7 +60,7 @@ def steps_of(tokens: Sequence[str], found: Sequence[Mention]) -> list[int]:
 def label(picture: int, trace: Trace, objects: frozenset[str], find: Find = mentions) -> list[ObjectToken]:
     """Label every object name of an answer as correct if it is in `objects`."""
     found = find("".join(trace.tokens))
-    share, known, out = trace.alpha_vis, set[str](), []
+    share, parts, known, out = trace.alpha_vis, trace.mean_parts(), set[str](), []
     for order, (mention, step) in enumerate(zip(found, steps_of(trace.tokens, found), strict=True)):
         out.append(
             ObjectToken(
@@ -71,6 +73,7 @@ def label(picture: int, trace: Trace, objects: frozenset[str], find: Find = ment
                 share[step],
                 trace.types[step],
                 trace.total[step],
+                parts[step],
             )
         )
         known.add(mention.category)
