@@ -41,7 +41,9 @@ def test_nothing_is_chosen_on_the_test_split():
         plans.baselines("natural", 3, {"heal": HEAL(alpha=0.6)}),
     ]
     assert {plan.split for plan in reported} == {"test"}
-    names = [plan.name for plan in made + reported]
+    both = [plans.noise(split, d, 3) for split in ("validation", "test") for d in ("natural", "counter")]
+    assert [plan.split for plan in both] == ["validation"] * 2 + ["test"] * 2
+    names = [plan.name for plan in made + reported + both]
     assert len(set(names)) == len(names)
     assert all(next(iter(plan.methods)) == "plain" for plan in made + reported)
     tasks: list[tuple[str, Any]] = [(plan.split, task) for plan in reported for task in plan.create_tasks().values()]

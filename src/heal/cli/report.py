@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NONE = "none"
 DISTRIBUTIONS = ("natural", "counter")
-PARTS = ("premise", "validation", *DISTRIBUTIONS, "methods")
+PARTS = ("premise", "validation", "noise", *DISTRIBUTIONS, "methods")
 
 
 def report(
@@ -119,6 +119,10 @@ def _measure(experiments: _Experiments, wanted: list[str], count: int, fewer: in
     if "validation" in wanted:
         experiments.result(plans.safety(validation))
         experiments.result(plans.choice(validation))
+    if "noise" in wanted:
+        for split, images in (("validation", validation), ("test", fewer)):
+            for distribution in DISTRIBUTIONS:
+                experiments.result(plans.noise(split, distribution, images))
     for distribution in (d for d in DISTRIBUTIONS if d in wanted):
         experiments.result(plans.result(distribution, count))
         experiments.result(plans.questions(distribution, count))

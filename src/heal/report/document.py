@@ -163,6 +163,12 @@ SECTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("safety", "Factor limit, draws and sinks at α = 0.6, {images} natural images:"),
         ("choice", "The equilibrium, {images} natural images; the best by POPE F1 plus object F1 is **{best}**."),
     ),
+    "Drawn and expected noise": (
+        ("noise-validation-natural", "α = 0.5, {images} natural validation images:"),
+        ("noise-validation-counter", "{images} counter validation images:"),
+        ("noise-test-natural", "{images} natural test images:"),
+        ("noise-test-counter", "{images} counter test images:"),
+    ),
     "Test split, natural": (
         ("test-natural", "{images} images: {answers}."),
         ("mme-natural", "MME, {images} images for each of its four subtasks: {answers}."),
