@@ -94,6 +94,8 @@ class HealRuntime(Runtime[HealState]):
     def after_pass(self, generation: Generation[HealState]) -> None:
         state = generation.state
         prompt = generation.phase == "prompt"
+        if state.refresh:
+            state.contributions = self.causal.finished(state.moved)
         if prompt:
             self._refresh_types(state, generation)
             state.prompt_contribution = state.stack(state.contributions, generation.rows)
@@ -307,7 +309,7 @@ class HealRuntime(Runtime[HealState]):
         found = self.causal.fused(layer, residual, heads, projection, noise)
         if found is None:
             return None
-        out, state.contributions[layer] = found
+        out, state.moved[layer] = found
         return out
 
     def projected(
@@ -315,11 +317,11 @@ class HealRuntime(Runtime[HealState]):
     ) -> None:
         state = generation.state
         residual = state.streams[layer]
-        if residual is None or state.contributions[layer] is not None:
+        if residual is None or state.moved[layer] is not None:
             return
         heads, output = heads[:, -1], output[:, -1]
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
-        state.contributions[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
+        state.moved[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
 
     def _refresh_types(self, state: HealState, generation: Generation[HealState]) -> None:
         config = self.config
