@@ -24,7 +24,7 @@ class Moments:
     stored: Float[Tensor, "rows groups"]
     mean: Float[Tensor, "rows groups kv_heads two dim"]
     squared: Float[Tensor, "rows groups kv_heads two dim"]
-    grown: dict[int, int] = field(default_factory=dict)
+    grown: dict[int, int] = field(default_factory=dict, kw_only=True)
     """Counts of groups that grew alike in every row. They are not in `stored` yet: few steps need them there."""
 
     @property
