@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heal.devices import usable_device
 from heal.engine.transformers_api import BaseModelOutputWithPooling
 from heal.errors import ConfigError, HealError, HealWarning, first_line
 from heal.launch_counter import OUTSIDE_OF_TORCH, Counts, LaunchCounter
@@ -122,23 +123,23 @@ class Subject:
         return self.inputs["input_ids"].shape[0]
 
 
-def embedded_subject(batch: int = 1) -> Subject:
+def embedded_subject(batch: int = 1, device: str = "cpu") -> Subject:
     """The embedded model and a picture."""
     from PIL import Image
 
     from heal.vlm import VLM
 
-    vlm = VLM.embedded()
+    vlm = VLM.embedded(device=device)
     pictures = [Image.new("RGB", (48, 48), COLOURS[row % len(COLOURS)]) for row in range(batch)]
     return Subject("embedded", vlm.model, vlm.inputs(pictures, [QUESTION] * batch))
 
 
-def random_subject(preset: str, layers: int, batch: int, dtype: torch.dtype) -> Subject:
+def random_subject(preset: str, layers: int, batch: int, dtype: torch.dtype, device: str = "cpu") -> Subject:
     """A random model with the dimensions of a preset. Its visual features are random, there is no picture."""
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
     shape = PRESETS[preset]
-    model = random_model(shape, layers, dtype)
+    model = random_model(shape, layers, dtype).to(usable_device(device))
     return Subject(preset, model, random_inputs(model, shape, batch))
 
 
@@ -149,10 +150,11 @@ def random_inputs(model: Any, shape: Shape, batch: int) -> dict[str, Any]:
     ids = torch.randint(8, 128, (1, shape.positions), generator=generator)
     ids[:, before : before + shape.visual] = model.config.image_token_id
     features = 0.02 * torch.randn(shape.visual, shape.hidden, generator=generator)
-    encoded = BaseModelOutputWithPooling(pooler_output=[features.to(model.dtype)] * batch)
+    place = model.device
+    encoded = BaseModelOutputWithPooling(pooler_output=[features.to(place, model.dtype)] * batch)
     return {
-        "input_ids": ids.expand(batch, -1).contiguous(),
-        "attention_mask": torch.ones(batch, shape.positions, dtype=torch.long),
+        "input_ids": ids.expand(batch, -1).contiguous().to(place),
+        "attention_mask": torch.ones(batch, shape.positions, dtype=torch.long, device=place),
         "mm_encoder_outputs": {"image": encoded},
     }
 

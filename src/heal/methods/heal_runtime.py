@@ -47,7 +47,8 @@ class HealRuntime(Runtime[HealState]):
         self.changes_output = config.calibrate
         self.stage = ScoreStage(config)
         self._fast = config.path != "reference"
-        self._said = False
+        self.fell_back: str | None = None
+        """Why compiled functions were not used somewhere, though the path allows them."""
         self.fused = self._find_fused()
         self.causal = CausalStage(config, layout, self.fused)
         self._pairs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
@@ -75,9 +76,10 @@ class HealRuntime(Runtime[HealState]):
 
     def facts(self) -> dict[str, Any]:
         mean = float(self.targets.mean()) if isinstance(self.targets, Tensor) else self.targets
-        return {"equilibrium": mean, "implementation": self._implementation()}
+        return {"equilibrium": mean, "implementation": self.implementation}
 
-    def _implementation(self) -> str:
+    @property
+    def implementation(self) -> str:
         if not self._fast:
             return "reference"
         return "fast" if self.fused is None else f"fused, {self.fused.name}"
@@ -184,9 +186,11 @@ class HealRuntime(Runtime[HealState]):
         return None
 
     def _fall_back(self, reason: str) -> None:
-        """Say once that a fused path that was asked for is not used."""
-        if self.config.path == "fused" and not self._said:
-            self._said = True
+        """Remember that torch is used instead, and say so once if the fused path was asked for."""
+        if self.fell_back is None:
+            self.fell_back = reason
+            if self.config.path != "fused":
+                return
             warnings.warn(f"path fused is not used, fast is: {reason}", HealWarning, stacklevel=2)
 
     def _attend_fused(
