@@ -156,8 +156,8 @@ class NodeTables:
             return empty
         low, high, share = _neighbours(n)
         table = torch.lerp(self._grid(low), self._grid(high), share) if share else self._grid(low).clone()
-        table[:, 0, 1:] += math.log(n)
-        table[:, 1] /= n
+        table[:, 0, 1:].add_(math.log(n))  # += would copy the result onto itself
+        table[:, 1].div_(n)
         return table
 
     def _grid(self, n: int) -> Tensor:
