@@ -19,7 +19,7 @@ from heal.speed_model import PRESETS, Shape
 HALF = 2
 """Bytes of a number in fp16."""
 FULL = 4
-FUSED_LAUNCHES = 7.0
+FUSED_LAUNCHES = 7.3
 """Launches per token and layer that the fused path adds to plain, with a refresh every ten steps: counted on the
 embedded model with Numba, whose step is three calls. Triton's is one or two. Used where neither can be counted."""
 BATCHES = (1, 8, 32)

@@ -107,12 +107,11 @@ def _print(s: Speed, output: Format) -> None:
             f"{own.ms:.1f}",
             "1" if own.refresh_ms is None else f"{own.ratio:.3f}  ({own.ratio_low:.3f} to {own.ratio_high:.3f})",
             "" if own.refresh_ms is None else f"{own.refresh_ms:.1f}",
-            f"{own.prefill_ms:.0f}",
-            f"{own.prefill_ratio:.3f}",
+            f"{own.prefill_ms:.0f} ({own.prefill_ratio:.3f})",
         )
         for own in s.arms
     ]
-    headings = ("", "ms per step", "ratio to plain (quartiles)", "refresh ms", "prefill ms", "prefill ratio")
+    headings = ("", "ms per step", "ratio to plain (quartiles)", "refresh ms", "prefill ms (ratio)")
     show(Table(headings, rows, title), output)
     for name, reason in s.skipped.items():
         say(f"HEAL, {name} was left out: {reason}")
