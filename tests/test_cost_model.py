@@ -2,7 +2,7 @@
 
 import pytest
 
-from heal.cost_model import DECODERS, DEVICES, LABEL, Device, counted, extra_bytes, predict
+from heal.cost_model import DECODERS, DEVICES, FUSED_LAUNCHES, LABEL, Device, counted, extra_bytes, predict
 from heal.errors import ConfigError
 
 LLAVA, QWEN = DECODERS["llava-1.5-7b"], DECODERS["qwen2.5-vl-7b"]
@@ -20,8 +20,10 @@ def test_kv_bytes() -> None:
 
 
 def test_extra_bytes_are_ordered() -> None:
-    fused, fast, reference = (extra_bytes(path, LLAVA, 8, 8192) for path in ("fused", "fast", "reference"))
-    assert 0 == extra_bytes("plain", LLAVA, 8, 8192) < fused < fast < LLAVA.kv_bytes(8, 8192) < reference
+    fused, expected, fast, reference = (
+        extra_bytes(path, LLAVA, 8, 8192) for path in ("fused", "fast,expected", "fast", "reference")
+    )
+    assert 0 == extra_bytes("plain", LLAVA, 8, 8192) < fused < expected < fast < LLAVA.kv_bytes(8, 8192) < reference
     assert extra_bytes("fused", LLAVA, 8, 1024) == fused  # it does not grow with the context
     with pytest.raises(ConfigError, match="no cost model for the path 'other'"):
         extra_bytes("other", LLAVA, 1, 1)
@@ -51,8 +53,11 @@ def test_launches_stop_mattering_with_long_contexts() -> None:
 
 def test_launches_by_path() -> None:
     found = counted({"plain": 42.0, "heal:fast": 160.0, "vhr": 43.0})
-    assert found == {"plain": 42.0, "fast": 160.0, "fused": 43.0}
-    assert counted({"plain": 42.0, "heal:fused": 50.0})["fused"] == 50.0  # counted as soon as it exists
+    assert found == {"plain": 42.0, "fast": 160.0, "fused": 42.0 + FUSED_LAUNCHES}
+    for name in ("heal:fused (Numba)", "heal:fused (Triton)"):
+        assert counted({"plain": 42.0, name: 44.0}) == {"plain": 42.0, "fused": 44.0}
+    rows = predict(DEVICES["a100"], counted({"plain": 42.0, "heal:fast,expected": 90.0}))
+    assert {row.path for row in rows} == {"fast,expected", "fused"}
 
 
 def test_errors() -> None:

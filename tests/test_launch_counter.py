@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -144,6 +145,33 @@ def test_a_kernel_outside_of_the_dispatcher_counts_once(monkeypatch: pytest.Monk
     assert found.operations == {"compiled_step": 1}
     assert found.read == 48
     assert vars(step)["compiled_step"] is many
+
+
+def test_a_function_of_numba_counts_once_with_its_arrays() -> None:
+    pytest.importorskip("numba")
+    from heal.kernels import cpu
+
+    original = cpu.append
+    moments = [np.zeros((1, 2, 1, 2, 4), np.float32) for _ in range(2)]
+    count, key = np.zeros((1, 2), np.float32), np.ones((1, 1, 4), np.float32)
+    found = counted(lambda: cpu.append(*moments, count, key, key, np.zeros(1, np.uint8)))
+    assert found.operations == {"numba": 1}
+    assert found.read == 2 * 64 + 8 + 2 * 16 + 1
+    assert count.tolist() == [[1, 0]]
+    assert cpu.append is original
+
+
+def test_every_entry_point_of_numba_exists() -> None:
+    pytest.importorskip("numba")
+    from heal.kernels import cpu
+
+    assert all(callable(getattr(cpu, name)) for name in cpu.CALLED_FROM_PYTHON)
+
+
+def test_what_runs_on_a_cpu_only_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counted(lambda: X.numpy()).syncs
+    monkeypatch.setattr(launch_counter, "_place", lambda: f"{launch_counter.ON_CPU}:9")
+    assert not counted(lambda: X.numpy()).syncs
 
 
 def test_an_unknown_operation_counts() -> None:

@@ -11,13 +11,18 @@ from typer.testing import CliRunner
 from heal import launches
 from heal.cli.app import app
 from heal.errors import ConfigError
+from heal.kernels import interpreted
 from heal.launch_counter import Counts, Sync
-from heal.launches import Launches, Subject, count, random_inputs, steps_of, summary, variants
+from heal.launches import Launches, Subject, count, embedded_subject, random_inputs, steps_of, summary, variants
 from heal.methods import HEAL, available
 from heal.speed_model import Shape, random_model
 
 TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
 BASE = HEAL(interval=3)
+COMPILED = f"heal:fused ({'Triton' if interpreted() else 'Numba'})"
+MOST_FUSED, MOST_EXPECTED = 8, 90
+"""Launches per token and layer of the embedded model, with a refresh every ten steps: of the fused path beyond plain,
+and of the fast path with expected noise."""
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +38,31 @@ def found(subject: Subject) -> Launches:
 
 def test_every_path_and_method_is_a_variant() -> None:
     methods, skipped = variants(BASE)
-    forms = {"heal:fast", "heal:fast,expected", "heal:reference"}
+    forms = {"heal:fast", "heal:fast,expected", COMPILED, "heal:reference"}
     assert set(methods) == {"plain", *forms, *available()} - {"heal"}
-    assert list(skipped) == ["heal:fused"]
-    for name in forms:
+    assert skipped == {}
+    for name in forms - {COMPILED}:
         method = methods[name]
         assert isinstance(method, HEAL)
         assert name == f"heal:{method.path}" + ",expected" * (method.noise == "expected")
+    method = methods[COMPILED]
+    assert isinstance(method, HEAL)
+    assert (method.path, method.noise, method.replaced_by) == ("fused", "expected", "expected")
+
+
+def test_without_compiled_functions_the_fused_path_is_left_out() -> None:
+    methods, skipped = variants(HEAL(masking="expected", covariance="full"), heal_only=True)
+    assert COMPILED not in methods
+    assert skipped == {"heal:fused": "expected masking with full covariance"}
+
+
+def test_a_fused_path_that_did_not_run_is_left_out() -> None:
+    model = random_model(TINY, 1, torch.bfloat16)
+    found = count(Subject("tiny", model, random_inputs(model, TINY, 1)), HEAL(interval=1), heal_only=True)
+    if interpreted():  # Triton covers bfloat16
+        assert found.skipped == {}
+    else:
+        assert found.skipped == {COMPILED: "no layer of this model was computed by the compiled functions"}
 
 
 def test_what_cannot_be_created_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +84,24 @@ def test_heal_launches_more_than_plain(found: Launches) -> None:
     assert sum(fast.operations.values()) == pytest.approx(fast.mean.launches)
     assert sum(fast.files.values()) == pytest.approx(fast.mean.launches)
     assert json.loads(json.dumps(found.to_dict()))["interval"] == 3
+
+
+def test_a_fused_layer_is_a_few_calls(found: Launches) -> None:
+    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast,expected", COMPILED))
+    calls = fused.operations["triton" if interpreted() else "numba"]
+    assert 1 <= calls <= 3  # Numba: the moments, the split and the rest; Triton: all of it, and a refresh
+    assert plain.mean.launches < fused.mean.launches < fast.mean.launches
+    assert fused.mean.read > plain.mean.read
+
+
+def test_the_embedded_model_launches_as_few_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "ROUNDS", 1)
+    found = count(embedded_subject(), heal_only=True)
+    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast,expected", COMPILED))
+    assert fused.mean.launches <= plain.mean.launches + MOST_FUSED
+    assert fast.mean.launches <= MOST_EXPECTED
+    for method in (fast, fused):  # nothing but the check for NaN, at 32 steps at once
+        assert {wait.place.partition(":")[0] for wait in method.waits if wait.extra > 0} <= {"engine/finite.py"}
 
 
 def test_an_unknown_method_is_an_error(found: Launches) -> None:

@@ -1,8 +1,10 @@
-"""Speed measurement: three interleaved variants, correct figures, and an unchanged model."""
+"""Speed measurement: interleaved variants, correct figures, and an unchanged model."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 from statistics import median
 from typing import Any
 
@@ -11,9 +13,10 @@ import torch
 from torch import Tensor
 
 from heal import speed
-from heal.errors import ConfigError
+from heal.errors import ConfigError, HealError, HealWarning
+from heal.kernels import interpreted
 from heal.methods import HEAL
-from heal.speed import Setup, Speed, measure
+from heal.speed import Setup, Speed, in_turn, measure
 from heal.speed_model import PRESETS, Shape, random_model
 
 TINY = Shape(hidden=32, intermediate=48, heads=4, kv_heads=2, positions=24, visual=12)
@@ -28,7 +31,7 @@ class Measured:
     speed: Speed
     model: Any
     arms: list[Any]
-    times: list[list[list[float]]]
+    times: list[dict[str, list[float]]]
     states: list[list[Tensor]]
     """Keys and values of each variant's layers after the last round."""
     progress: list[str]
@@ -50,9 +53,9 @@ def measured(patched: pytest.MonkeyPatch) -> Measured:
     seen: dict[str, Any] = {}
     original = speed._summary
 
-    def spy(setup: Setup, shape: Shape, model: Any, arms: Any, times: Any) -> Speed:
-        seen.update(model=model, arms=arms, times=times, states=[states_of(arm) for arm in arms])
-        return original(setup, shape, model, arms, times)
+    def spy(setup: Setup, shape: Shape, arms: Any, times: Any, skipped: Any) -> Speed:
+        seen.update(model=arms[0].model, arms=arms, times=times, states=[states_of(arm) for arm in arms])
+        return original(setup, shape, arms, times, skipped)
 
     progress: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -74,8 +77,15 @@ def test_setup_is_recorded(measured: Measured) -> None:
 
 
 def test_every_round_has_every_variant(measured: Measured) -> None:
-    lengths = [[len(arm) for arm in round_] for round_ in measured.times]
-    assert lengths == [[METHOD.interval] * 3, [METHOD.interval] * 3, [METHOD.interval] * 2]
+    both, three = ["plain", "fast"], ["plain", "fast", "reference"]
+    assert [list(round_) for round_ in measured.times] == [three, three, both]
+    assert {len(steps) for round_ in measured.times for steps in round_.values()} == {METHOD.interval}
+
+
+def test_every_variant_follows_every_other_one() -> None:
+    for arms in ("ab", "abc"):
+        orders = ["".join(in_turn(arms, turn)) for turn in range(2 * len(arms))]
+        assert set(orders) == {"".join(order) for order in permutations(arms)}
 
 
 def test_figures(measured: Measured) -> None:
@@ -85,18 +95,88 @@ def test_figures(measured: Measured) -> None:
         *ordinary, refresh = arm
         return (3 * median(ordinary) + refresh) / 4
 
-    ratios = sorted(step(r[1]) / step(r[0]) for r in times)
-    assert found.plain_ms == pytest.approx(1e3 * median(step(r[0]) for r in times))
-    assert found.heal_ms == pytest.approx(1e3 * median(step(r[1]) for r in times))
-    assert found.reference_ms == pytest.approx(1e3 * median(step(r[2]) for r in times[:2]))
-    assert [found.ratio_low, found.ratio, found.ratio_high] == pytest.approx(ratios)
-    assert found.reference_ratio == pytest.approx(median(step(r[2]) / step(r[0]) for r in times[:2]))
-    assert found.refresh_ms == pytest.approx(1e3 * median(r[1][-1] - median(r[1]) for r in times))
-    plain, fast = measured.arms[:2]
-    assert len(plain.prefills) == len(fast.prefills) == speed.PROMPT_ROUNDS
-    assert found.prefill_plain_ms == pytest.approx(1e3 * median(plain.prefills))
-    assert found.prefill_heal_ms == pytest.approx(1e3 * median(fast.prefills))
-    assert min(found.plain_ms, found.prefill_plain_ms, found.prefill_heal_ms) > 0
+    plain_ms = 1e3 * median(step(r["plain"]) for r in times)
+    ratios = {name: sorted(step(r[name]) / step(r["plain"]) for r in times if name in r) for name in times[0]}
+    plain, fast, reference = found.arms
+    assert [arm.name for arm in found.arms] == ["plain", "fast", "reference"]
+    assert [arm.implementation for arm in found.arms] == ["sdpa", "fast", "reference"]
+    assert plain.ms == pytest.approx(plain_ms)
+    assert (plain.ratio, plain.ratio_low, plain.ratio_high, plain.refresh_ms) == (1, 1, 1, None)
+    assert plain.prefill_ratio == 1
+    assert fast.ms == pytest.approx(1e3 * median(step(r["fast"]) for r in times))
+    assert reference.ms == pytest.approx(1e3 * median(step(r["reference"]) for r in times[:2]))
+    assert [fast.ratio_low, fast.ratio, fast.ratio_high] == pytest.approx(ratios["fast"])
+    assert reference.ratio == pytest.approx(median(ratios["reference"]))
+    assert fast.refresh_ms == pytest.approx(1e3 * median(r["fast"][-1] - median(r["fast"]) for r in times))
+    assert [len(arm.prefills) for arm in measured.arms] == [speed.PROMPT_ROUNDS, speed.PROMPT_ROUNDS, 1]
+    for arm, own in zip(found.arms, measured.arms, strict=True):
+        assert arm.prefill_ms == pytest.approx(1e3 * median(own.prefills))
+        assert min(arm.ms, arm.prefill_ms, arm.ratio) > 0
+    expected = (fast.prefill_ms - plain_ms / BATCH) / plain.prefill_ms
+    assert fast.prefill_ratio == pytest.approx(expected)
+
+
+def test_one_flat_row_per_variant(measured: Measured) -> None:
+    rows = measured.speed.rows()
+    assert [(row["name"], row["preset"]) for row in rows] == [(n, "tiny") for n in ("plain", "fast", "reference")]
+    assert all(not isinstance(value, (list, dict)) for row in rows for value in row.values())
+
+
+# ── the fused path ────────────────────────────────────────────────────────────────────────────────────────
+
+EXPECTED = HEAL(preset="expected", interval=2, heads="all", mad=float("inf"))
+
+
+def short(method: HEAL, **options: Any) -> Speed:
+    return measure(Setup("tiny", 2, rounds=2, method=method, reference=False, **options))
+
+
+def test_the_fused_path_is_measured_with_expected_noise(patched: pytest.MonkeyPatch) -> None:
+    found = short(EXPECTED)
+    assert [arm.name for arm in found.arms] == ["plain", "fast", "fused"]
+    assert found.arm("fused").implementation.startswith("fused, ")
+    assert all(min(arm.ms, arm.ratio, arm.prefill_ms) > 0 for arm in found.arms)
+    assert found.skipped == {}
+
+
+def test_the_fused_path_is_left_out_with_a_reason(patched: pytest.MonkeyPatch) -> None:
+    found = short(HEAL(interval=2))
+    assert [arm.name for arm in found.arms] == ["plain", "fast"]
+    assert found.skipped == {"fused": "gaussian masking with diagonal covariance"}
+    with pytest.raises(ConfigError, match="fused was not measured: choose one of plain, fast"):
+        found.arm("fused")
+
+
+@pytest.mark.skipif(interpreted(), reason="Triton covers bfloat16")
+def test_a_layer_that_the_fused_path_does_not_cover_leaves_it_out(patched: pytest.MonkeyPatch) -> None:
+    found = short(EXPECTED, dtype=torch.bfloat16)
+    assert found.skipped == {"fused": "bfloat16 attention on a CPU"}
+
+
+def test_a_fused_path_that_fell_back_later_is_an_error(patched: pytest.MonkeyPatch) -> None:
+    original = speed._round
+
+    def falling(arms: Any, interval: int, number: int) -> Any:
+        arms[-1].runtime._fall_back("a full window")
+        return original(arms, interval, number)
+
+    message = "the fused path was not used in every step: a full window"
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", HealWarning)
+        patch.setattr(speed, "_round", falling)
+        with pytest.raises(HealError, match=message):
+            short(EXPECTED)
+
+
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_device_that_is_missing(patched: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="there is no device 'cuda' here"):
+            short(EXPECTED, device="cuda")
+    with pytest.raises(ConfigError, match="a model on device 'meta' has no weights"):
+        short(EXPECTED, device="meta")
 
 
 def test_variants_decode_the_same_number_of_steps(measured: Measured) -> None:
@@ -107,7 +187,7 @@ def test_variants_decode_the_same_number_of_steps(measured: Measured) -> None:
 
 def test_plain_variant_is_unchanged(measured: Measured) -> None:
     with torch.inference_mode():
-        alone = speed._Arm(measured.model, None, TINY, BATCH)
+        alone = speed.Arm(measured.model, None, TINY, BATCH)
         alone.prefill()
         alone.steps(STEPS)
     for mine, theirs in zip(measured.states[0], states_of(alone), strict=True):
@@ -165,10 +245,11 @@ def test_model_is_left_clean(measured: Measured) -> None:
 
 def test_without_the_reference(patched: pytest.MonkeyPatch) -> None:
     found = measure(Setup("tiny", 2, rounds=1, method=HEAL(interval=1), dtype=torch.bfloat16, reference=False))
-    assert (found.reference_ms, found.reference_ratio) == (None, None)
-    assert (found.dtype, found.layers, found.batch) == ("bfloat16", 2, 1)
-    assert found.ratio == found.ratio_low == found.ratio_high
-    assert found.refresh_ms == 0  # every step is a refresh
+    assert [arm.name for arm in found.arms] == ["plain", "fast"]
+    assert (found.dtype, found.device, found.layers, found.batch) == ("bfloat16", "cpu", 2, 1)
+    fast = found.arm("fast")
+    assert fast.ratio == fast.ratio_low == fast.ratio_high
+    assert fast.refresh_ms == 0  # every step is a refresh
 
 
 def test_given_model(patched: pytest.MonkeyPatch) -> None:

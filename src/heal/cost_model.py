@@ -19,8 +19,9 @@ from heal.speed_model import PRESETS, Shape
 HALF = 2
 """Bytes of a number in fp16."""
 FULL = 4
-FUSED_LAUNCHES = 2
-"""Launches per layer of a fused path, of which one replaces sdpa. Used until the path exists and is counted."""
+FUSED_LAUNCHES = 7.3
+"""Launches per token and layer that the fused path adds to plain, with a refresh every ten steps: counted on the
+embedded model with Numba, whose step is three calls. Triton's is one or two. Used where neither can be counted."""
 BATCHES = (1, 8, 32)
 CONTEXTS = (1024, 8192, 32768)
 LABEL = "predicted, not measured"
@@ -78,8 +79,8 @@ def extra_bytes(path: str, decoder: Decoder, batch: int, context: int) -> int:
 
     The moments of two groups are read and written in fp32. `fast` also writes and reads, in fp32, the scores of every
     query head and the Gaussian draws, whose number is one per head and position and does not grow with the batch.
-    `reference` materialises noise keys and values in fp32 for two groups, and reads the real ones again.
-    `fused` keeps scores and draws on the chip.
+    `fast,expected` has no draws. `reference` materialises noise keys and values in fp32 for two groups, and reads the
+    real ones again. `fused` keeps scores and draws on the chip.
     """
     s = decoder.shape
     dim = s.hidden // s.heads
@@ -88,13 +89,13 @@ def extra_bytes(path: str, decoder: Decoder, batch: int, context: int) -> int:
     draws = 2 * FULL * s.heads * context
     if path in ("plain", "fused"):
         return decoder.layers * moments * (path == "fused")
-    if path == "fast":
-        return decoder.layers * (moments + scores + draws)
+    if path in ("fast", "fast,expected"):
+        return decoder.layers * (moments + scores + draws * (path == "fast"))
     if path == "reference":
         states = batch * context * s.kv_heads * dim * 2  # elements of keys and values
         copies = 2 * (2 * FULL * states) + HALF * states  # per group: written and read; and the plain pass
         return decoder.layers * (copies + 3 * scores + 2 * FULL * states)
-    raise ConfigError(f"there is no cost model for the path {path!r}: choose fast, fused or reference")
+    raise ConfigError(f"there is no cost model for the path {path!r}: choose fast, fast,expected, fused or reference")
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,12 @@ def _row(device: Device, model: str, path: str, size: tuple[int, int], launches:
 
 
 def counted(found: Mapping[str, float]) -> dict[str, float]:
-    """Launches by path from counts by method (`heal:fast` …), with the planned count of the fused path if it is
-    missing."""
+    """Launches by path from counts by method (`heal:fast`, `heal:fused (Numba)` …), with the known count of the fused
+    path if it could not be counted."""
     launches = {
-        name.removeprefix("heal:"): n for name, n in found.items() if name == "plain" or name.startswith("heal:")
+        name.removeprefix("heal:").partition(" (")[0]: n
+        for name, n in found.items()
+        if name == "plain" or name.startswith("heal:")
     }
-    launches.setdefault("fused", launches["plain"] + FUSED_LAUNCHES - 1)
+    launches.setdefault("fused", launches["plain"] + FUSED_LAUNCHES)
     return launches

@@ -30,6 +30,14 @@ def existing_device(device: str | torch.device) -> torch.device:
     return place
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, if a model can run on it."""
+    place = existing_device(device)
+    if place.type == "meta":
+        raise ConfigError("a model on device 'meta' has no weights: choose cpu, cuda, cuda:1 …")
+    return place
+
+
 def cuda_indices(device: torch.device) -> list[int]:
     """The devices whose generators must be saved besides that of the CPU."""
     return [device.index or 0] if device.type == "cuda" else []

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from heal.methods.heal import HEAL
-from heal.speed import _Arm, _calibrated, _memory
+from heal.speed import in_turn, step_s
+from heal.speed_arms import Arm, calibrated, memory
 from heal.speed_model import Shape, random_model
 
 SHAPE = Shape(hidden=512, intermediate=1024, heads=8, kv_heads=8, positions=1024, visual=576)
@@ -121,19 +122,19 @@ def fit(name: str, axis: str, x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def _point(model: Any, method: HEAL, shape: Shape, batch: int) -> Point:
-    arms = [_Arm(model, chosen, shape, batch) for chosen in (None, method)]
+    arms = [Arm(model, chosen, shape, batch, name) for name, chosen in (("plain", None), ("heal", method))]
     for arm in arms:
         arm.prefill()
         arm.steps(STEPS)  # warm-up; the refresh is the last step of each round
     rounds = []
     for _ in range(ROUNDS):
-        times: list[list[float]] = [[], []]
+        times: dict[str, list[float]] = {arm.name: [] for arm in arms}
         for step in range(STEPS):
-            for i in (0, 1) if step % 2 else (1, 0):
-                times[i] += arms[i].steps(1)
-        rounds.append([1e3 * _mean(own) for own in times])
+            for arm in in_turn(arms, step):
+                times[arm.name] += arm.steps(1)
+        rounds.append([1e3 * step_s(own) for own in times.values()])
     layers = arms[1].cache.layers
-    kept, workspace = _memory(arms[1])
+    kept, workspace = memory(arms[1])
     return Point(
         context=shape.positions,
         batch=batch,
@@ -143,10 +144,5 @@ def _point(model: Any, method: HEAL, shape: Shape, batch: int) -> Point:
         kv_bytes=sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values)),
         state_bytes=kept,
         workspace_bytes=workspace,
-        calibrated=_calibrated(arms[1], len(layers) * shape.heads),
+        calibrated=calibrated(arms[1], len(layers) * shape.heads),
     )
-
-
-def _mean(steps: Sequence[float]) -> float:
-    """Mean time per step of a round: outliers among the ordinary steps are ignored."""
-    return ((len(steps) - 1) * median(steps[:-1]) + steps[-1]) / len(steps)

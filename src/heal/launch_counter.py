@@ -18,7 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,6 +29,11 @@ PACKAGE = Path(__file__).parent
 THEIRS = "transformers"
 COUNTING = ("engine/tally.py", "engine/comparison.py")
 """Files whose callees count as theirs: proof of effect uses the same functions as the methods."""
+ON_CPU = "methods/heal_native.py"
+"""Runs on a CPU only, and its callees count as its own. What it reads is on the host already: it never waits."""
+
+OUTSIDE_OF_TORCH = ("numba", "triton")
+"""How calls of compiled functions are counted that torch does not dispatch."""
 
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 IN_PLACE_VIEWS = frozenset({"_unsafe_view", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_", "as_strided_"})
@@ -99,14 +106,16 @@ class LaunchCounter(TorchDispatchMode):
         self.steps.append(self.current)
         self.current = Counts()
 
-    def kernel(self, name: str, tensors: Iterable[Any] = ()) -> None:
-        """Count a kernel that torch does not dispatch."""
+    def kernel(self, name: str, operands: Iterable[Any] = ()) -> None:
+        """Count a kernel that torch does not dispatch. Its operands are tensors or arrays."""
         self.current.operations[name] += 1
         self.current.files[_place(with_line=False)] += 1
-        self.current.read += sum(map(stored_bytes, _tensors(tensors)))
+        self.current.read += sum(map(stored_bytes, _arrays(operands)))
 
     def sync(self, kind: str, operation: str) -> None:
-        self.current.syncs[Sync(kind, operation, _place())] += 1
+        place = _place()
+        if not place.startswith(ON_CPU):
+            self.current.syncs[Sync(kind, operation, place)] += 1
 
     def __enter__(self) -> LaunchCounter:
         self._undo = [_one_launch(self, *target) for target in _compiled_callables()]
@@ -207,12 +216,13 @@ def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int]:
     return sum(map(stored_bytes, given)), written
 
 
-def stored_bytes(tensor: Tensor) -> int:
-    """Bytes of the elements that a tensor really has: expanded axes count once."""
+def stored_bytes(array: Tensor | NDArray[Any]) -> int:
+    """Bytes of the elements that a tensor or array really has: expanded axes count once."""
     elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+    strides = array.stride() if isinstance(array, Tensor) else array.strides
+    for size, stride in zip(array.shape, strides, strict=True):
         elements *= size if stride or not size else 1
-    return elements * tensor.element_size()
+    return elements * array.itemsize
 
 
 def _name(func: Any) -> str:
@@ -222,6 +232,10 @@ def _name(func: Any) -> str:
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _arrays(tree: Any) -> list[Tensor | NDArray[Any]]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, (Tensor, np.ndarray))]
 
 
 def _is_mask(index: Tensor | None) -> bool:
@@ -242,7 +256,7 @@ def _place(with_line: bool = True) -> str:
         name = _short(file)
         if name is not None:
             text = f"{name}:{frame.f_lineno}" if with_line else name
-            if name in COUNTING:
+            if name in COUNTING or name == ON_CPU:
                 return text
             found = found or text
         frame = frame.f_back
@@ -268,6 +282,8 @@ def _compiled_callables() -> list[tuple[Any, str, str]]:
     from heal.analysis import step
 
     found: list[tuple[Any, str, str]] = [(step, "compiled_step", "compiled_step")]
+    if numba := sys.modules.get("heal.kernels.cpu"):
+        found += [(numba, name, "numba") for name in numba.CALLED_FROM_PYTHON]
     if "triton" in sys.modules:
         interpreter, jit = import_module("triton.runtime.interpreter"), import_module("triton.runtime.jit")
         found += [(jit.JITFunction, "run", "triton"), (interpreter.GridExecutor, "__call__", "triton")]

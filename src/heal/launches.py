@@ -11,14 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heal.devices import usable_device
 from heal.engine.transformers_api import BaseModelOutputWithPooling
 from heal.errors import ConfigError, HealError, HealWarning, first_line
-from heal.launch_counter import Counts, LaunchCounter
+from heal.launch_counter import OUTSIDE_OF_TORCH, Counts, LaunchCounter
 from heal.methods.base import Method, available
 from heal.methods.heal import HEAL
+from heal.methods.heal_fused import find
 from heal.speed_model import PRESETS, Shape, random_model
 
 PLAIN = "plain"
+FUSED = "heal:fused"
+"""Followed by the compiler in brackets: heal:fused (Numba), heal:fused (Triton)."""
 ROUNDS = 4
 """Refresh intervals that are counted."""
 COLOURS = ((200, 60, 40), (40, 90, 200))
@@ -119,23 +123,23 @@ class Subject:
         return self.inputs["input_ids"].shape[0]
 
 
-def embedded_subject(batch: int = 1) -> Subject:
+def embedded_subject(batch: int = 1, device: str = "cpu") -> Subject:
     """The embedded model and a picture."""
     from PIL import Image
 
     from heal.vlm import VLM
 
-    vlm = VLM.embedded()
+    vlm = VLM.embedded(device=device)
     pictures = [Image.new("RGB", (48, 48), COLOURS[row % len(COLOURS)]) for row in range(batch)]
     return Subject("embedded", vlm.model, vlm.inputs(pictures, [QUESTION] * batch))
 
 
-def random_subject(preset: str, layers: int, batch: int, dtype: torch.dtype) -> Subject:
+def random_subject(preset: str, layers: int, batch: int, dtype: torch.dtype, device: str = "cpu") -> Subject:
     """A random model with the dimensions of a preset. Its visual features are random, there is no picture."""
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
     shape = PRESETS[preset]
-    model = random_model(shape, layers, dtype)
+    model = random_model(shape, layers, dtype).to(usable_device(device))
     return Subject(preset, model, random_inputs(model, shape, batch))
 
 
@@ -146,21 +150,30 @@ def random_inputs(model: Any, shape: Shape, batch: int) -> dict[str, Any]:
     ids = torch.randint(8, 128, (1, shape.positions), generator=generator)
     ids[:, before : before + shape.visual] = model.config.image_token_id
     features = 0.02 * torch.randn(shape.visual, shape.hidden, generator=generator)
-    encoded = BaseModelOutputWithPooling(pooler_output=[features.to(model.dtype)] * batch)
+    place = model.device
+    encoded = BaseModelOutputWithPooling(pooler_output=[features.to(place, model.dtype)] * batch)
     return {
-        "input_ids": ids.expand(batch, -1).contiguous(),
-        "attention_mask": torch.ones(batch, shape.positions, dtype=torch.long),
+        "input_ids": ids.expand(batch, -1).contiguous().to(place),
+        "attention_mask": torch.ones(batch, shape.positions, dtype=torch.long, device=place),
         "mm_encoder_outputs": {"image": encoded},
     }
 
 
-def variants(base: HEAL, heal_only: bool = False) -> tuple[dict[str, Method | None], dict[str, str]]:
+def variants(
+    base: HEAL, heal_only: bool = False, device: str | torch.device = "cpu"
+) -> tuple[dict[str, Method | None], dict[str, str]]:
     """Plain, every path of HEAL and every other registered method, and why some are left out."""
     found: dict[str, Method | None] = {PLAIN: None}
-    skipped = {"heal:fused": "on a CPU it is compiled by Numba, whose calls are no launches of torch"}
+    skipped: dict[str, str] = {}
     found["heal:fast"] = replace(base, path="fast")
-    found["heal:fast,expected"] = replace(base, path="fast", masking="expected", replacement="expected")
-    found["heal:reference"] = replace(base, path="reference")
+    expected = replace(base, path="fast", masking="expected", replacement="expected", compile=False)
+    found["heal:fast,expected"] = expected
+    functions = find(expected, torch.device(device))
+    if isinstance(functions, str):
+        skipped[FUSED] = functions
+    else:
+        found[f"{FUSED} ({functions.name})"] = replace(expected, path="fused")
+    found["heal:reference"] = replace(base, path="reference", compile=False)
     for name, kind in available().items():
         if name != HEAL.name and not heal_only:
             _add(found, skipped, name, kind)
@@ -182,15 +195,20 @@ def count(
 ) -> Launches:
     """Count whole refresh intervals of greedy decoding with every method."""
     base = base or HEAL()
-    methods, skipped = variants(base, heal_only)
+    methods, skipped = variants(base, heal_only, subject.model.device)
     rows: list[MethodLaunches] = []
     plain = Counts()
     for name, method in methods.items():
         progress(name)
         try:
+            if isinstance(method, HEAL) and method.noise == "expected":
+                steps_of(subject, method, ROUNDS * base.interval)  # noise tables are computed once, on the host
             steps = steps_of(subject, method, ROUNDS * base.interval)
         except HealError as error:
             skipped[name] = first_line(error)
+            continue
+        if name.startswith(FUSED) and not any(Counts.total(steps).operations[kind] for kind in OUTSIDE_OF_TORCH):
+            skipped[name] = "no layer of this model was computed by the compiled functions"
             continue
         if method is None:
             plain = Counts.total(steps)

@@ -10,9 +10,11 @@ from heal.analysis.contribution import (
     Shift,
     causally_redundant,
     contribution,
+    contributions_of,
     projected_contribution,
-    projection_and_contribution,
+    projection_and_sums,
     replaced,
+    shift_sums,
 )
 from heal.analysis.information import MEASURES
 from heal.analysis.outliers import normalised
@@ -111,9 +113,12 @@ def test_one_product_is_the_loop_over_heads(replacement, measure, block, monkeyp
     found = projected_contribution(stream, Shift(fake - outputs), weight, measure)
     shifts = torch.einsum("bhd,ohd->bho", fake - outputs, weight.view(HIDDEN, HEADS, DIM))
     torch.testing.assert_close(contribution(stream, shifts, measure), found, rtol=0, atol=2e-6)
-    projected, again = projection_and_contribution(residual, outputs, Shift(fake - outputs), weight, bias[0], measure)
+    projected, sums = projection_and_sums(residual, outputs, Shift(fake - outputs), weight, bias[0])
     torch.testing.assert_close(residual + projected, stream, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(again, found, rtol=0, atol=2e-6)
+    torch.testing.assert_close(sums.contribution(measure), found, rtol=0, atol=2e-6)
+    again = shift_sums(stream, Shift(fake - outputs), weight)
+    for layer in contributions_of([again, sums], measure):  # several layers at once
+        torch.testing.assert_close(layer, found, rtol=0, atol=2e-6)
     w, b = weight.double().numpy(), bias[0].double().numpy()
     for row, head in np.ndindex(ROWS, HEADS):
         heads = outputs[row].double().numpy()

@@ -204,22 +204,36 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_speed_json(tiny: list[str]) -> None:
     found = strict_json(cli(*tiny, "--batch", "2", "--layers", "3", "--json").stdout)
     assert found.keys() == {f.name for f in fields(Speed)}
-    named = "plain_ms heal_ms reference_ms ratio reference_ratio refresh_ms extra_bytes_per_layer".split()
-    assert all(isinstance(found[name], (int, float)) for name in named)
+    assert [arm["name"] for arm in found["arms"]] == ["plain", "fast", "reference"]
+    assert list(found["skipped"]) == ["fused"]
+    named = "ms ratio ratio_low ratio_high prefill_ms prefill_ratio".split()
+    assert all(isinstance(arm[name], (int, float)) for arm in found["arms"] for name in named)
     assert (found["preset"], found["layers"], found["batch"], found["rounds"]) == ("tiny", 3, 2, 2)
-    assert min(found["plain_ms"], found["heal_ms"], found["reference_ms"]) > 0
+    assert all(min(arm["ms"], arm["ratio"]) > 0 for arm in found["arms"])
+
+
+def test_speed_of_the_fused_path(tiny: list[str]) -> None:
+    options = [*tiny[:-1], "heal:preset=expected,interval=2", "--no-reference"]
+    table = cli(*options).stdout
+    assert "HEAL, fused, " in table
+    assert "left out" not in table
+    rows = list(csv.DictReader(io.StringIO(cli(*options, "--format", "csv").stdout)))
+    assert [row["name"] for row in rows] == ["plain", "fast", "fused"]
+    assert all(float(row["ratio"]) > 0 for row in rows)
 
 
 def test_speed_without_the_reference(tiny: list[str]) -> None:
     found = strict_json(cli(*tiny, "--no-reference", "--json").stdout)
-    assert found["reference_ms"] is found["reference_ratio"] is None
+    assert [arm["name"] for arm in found["arms"]] == ["plain", "fast"]
     table = cli(*tiny, "--no-reference").stdout
     assert "plain (sdpa)" in table
     assert "HEAL, reference" not in table
+    assert "HEAL, fused was left out: gaussian masking with diagonal covariance" in table
     assert "state between steps: " in table
     assert "| plain (sdpa) |" in cli(*tiny, "--no-reference", "--format", "md").stdout
-    (row,) = csv.DictReader(io.StringIO(cli(*tiny, "--no-reference", "--format", "csv").stdout))
-    assert (row["preset"], row["reference_ms"]) == ("tiny", "")
+    plain, fast = csv.DictReader(io.StringIO(cli(*tiny, "--no-reference", "--format", "csv").stdout))
+    assert (plain["name"], plain["preset"], plain["refresh_ms"]) == ("plain", "tiny", "")
+    assert (fast["name"], fast["implementation"]) == ("fast", "fast")
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,6 +278,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "gpu": (["speed", "--predict", "z80"], "unknown GPU 'z80': choose one of a100, h100, or custom"),
     "own gpu": (["speed", "--predict", "custom"], "--predict custom needs --launch-us and --bandwidth-gbs"),
     "launch time": (["speed", "--launch-us", "3"], "describe a GPU for --predict: give --predict custom with them"),
+    "device of speed": (["speed", "--device", "nonsense"], "there is no device 'nonsense' here"),
+    "device of growth": (["speed", "--growth", "--device", "cpu:0"], "run on the CPU: leave --device out"),
     "dtype of speed": (["speed", "--dtype", "auto"], "dtype must be float32, bfloat16 or float16 here"),
     "dtype": (["run", "PICTURE", PROMPT, "--model", "SAVED", "--dtype", "int8"], "dtype cannot be 'int8'"),
     "dtype of the random model": (["run", "PICTURE", PROMPT, "--dtype", "int8", *SHORT], "dtype cannot be 'int8'"),

@@ -138,9 +138,8 @@ def test_a_step_is_one_launch_per_layer_and_few_other_operations():
     by_step = few[1] / INTERVAL - by_layer
     assert by_layer <= 2
     assert by_step <= 40  # with 28 layers, fewer than 4 per layer altogether
-    # between refreshes the host waits for nothing of ours but the upload of the offsets of the tables
-    waits = [place for sync in many[0][0].syncs if not (place := sync.place).startswith("transformers/")]
-    assert [place.partition(":")[0] for place in waits] == ["analysis/expected.py"]
+    # between refreshes the host waits for nothing of ours
+    assert not [sync.place for sync in many[0][0].syncs if not sync.place.startswith("transformers/")]
 
 
 def test_a_split_context_is_two_launches_per_layer(monkeypatch):

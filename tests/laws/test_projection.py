@@ -62,7 +62,7 @@ def test_wrapped_projection_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
                 return F.linear(x, linear.weight, linear.bias)
 
             linear.forward = own
-    monkeypatch.setattr(heal_causal, "projection_and_contribution", None)
+    monkeypatch.setattr(heal_causal, "projection_and_sums", None)
     found = generate(model, batch, METHOD, new=5)
     assert calls
     assert all(vars(m.o_proj)["forward"].__name__ == "own" for m in model.modules() if hasattr(m, "o_proj"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -93,33 +94,57 @@ class Shift:
         return Shift(self.moved * multiplier, None if self.random is None else self.random * multiplier**2)
 
 
+@dataclass(frozen=True, eq=False)
+class ShiftSums:
+    """What the contributions of the heads of a layer follow from, for the stream y and the shift s of every head."""
+
+    both: Float[Tensor, "two rows heads"]
+    """⟨y, s⟩ and ‖s‖²."""
+    norm: Float[Tensor, "rows one"]
+    """‖y‖."""
+
+    def contribution(self, measure: Measure = "cosine") -> Float[Tensor, "rows heads"]:
+        return contributions_of([self], measure)[0]
+
+
+def contributions_of(layers: Sequence[ShiftSums], measure: Measure = "cosine") -> Float[Tensor, "layers rows heads"]:
+    """The contributions of several layers at once: some thirty small operations, whatever their number."""
+    device = layers[0].norm.device
+    along, squared = torch.stack([layer.both.to(device) for layer in layers], dim=1)
+    norm = torch.stack([layer.norm.to(device) for layer in layers])
+    return _dissimilarity_of_shift(norm, along, squared, measure)
+
+
 def projected_contribution(
     stream: Float[Tensor, "rows hidden"],
     shift: Shift,
     weight: Float[Tensor, "hidden heads_dim"],
     measure: Measure = "cosine",
 ) -> Float[Tensor, "rows heads"]:
-    """`contribution` with shift_i = W_O^(i) u_i, by one product of the size of o_proj. Shifts are not materialised.
+    """`contribution` with shift_i = W_O^(i) u_i, by one product of the size of o_proj. No shift is materialised."""
+    return shift_sums(stream, shift, weight).contribution(measure)
 
-    Only ⟨y, s⟩ and ‖s‖² of a shift s are needed, and both are sums over blocks of the hidden dimensions.
-    """
+
+def shift_sums(
+    stream: Float[Tensor, "rows hidden"], shift: Shift, weight: Float[Tensor, "hidden heads_dim"]
+) -> ShiftSums:
+    """Only ⟨y, s⟩ and ‖s‖² of a shift s are needed, and both are sums over blocks of the hidden dimensions."""
     by_head = shift.moved.transpose(0, 1).to(weight.dtype)
     sums = _Sums(shift)
     for rows, y in zip(weight.split(BLOCK), stream.float().split(BLOCK, dim=-1), strict=True):
         sums.add(_by_head(by_head, rows).float(), y)
-    return _dissimilarity_of_shift(stream.float(), sums.along, sums.squared, measure)
+    return sums.with_norm_of(stream.float())
 
 
-def projection_and_contribution(
+def projection_and_sums(
     residual: Float[Tensor, "rows hidden"],
     outputs: Float[Tensor, "rows heads dim"],
     shift: Shift,
     weight: Float[Tensor, "hidden heads_dim"],
     bias: Float[Tensor, "hidden"] | None = None,
-    measure: Measure = "cosine",
     multiplier: float = 1.0,
-) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "rows heads"]]:
-    """o_proj of the outputs and the contributions of the heads, in one read of the weights of o_proj.
+) -> tuple[Float[Tensor, "rows hidden"], ShiftSums]:
+    """o_proj of the outputs and the sums of their shifts, in one read of the weights of o_proj.
 
     The stream is residual + multiplier · o_proj(outputs). With one row, reading weights dominates the time of a step,
     and a second read would dominate the cost of a refresh.
@@ -133,8 +158,7 @@ def projection_and_contribution(
         projected.append(own.sum(0).add_(b))
         sums.add(shifts, torch.add(x, projected[-1], alpha=multiplier))
     whole = torch.cat(projected, dim=-1)
-    stream = torch.add(residual, whole, alpha=multiplier)
-    return whole, _dissimilarity_of_shift(stream, sums.along, sums.squared, measure)
+    return whole, sums.with_norm_of(torch.add(residual, whole, alpha=multiplier))
 
 
 def head_shifts(
@@ -157,7 +181,8 @@ class _Sums:
     """⟨y, s⟩ and ‖s‖² of every head's shift s, [rows, heads], accumulated over blocks of the hidden dimensions."""
 
     def __init__(self, shift: Shift) -> None:
-        self.along, self.squared = shift.moved.new_zeros(2, *shift.moved.shape[:2], dtype=torch.float32)
+        self._both = shift.moved.new_zeros(2, *shift.moved.shape[:2], dtype=torch.float32)
+        self.along, self.squared = self._both
         if shift.random is not None:
             self.squared += shift.random
 
@@ -166,10 +191,12 @@ class _Sums:
         self.along += torch.matmul(shifts, y.unsqueeze(-1)).squeeze(-1)
         self.squared += torch.linalg.vector_norm(shifts, dim=-1).square()
 
+    def with_norm_of(self, stream: Float[Tensor, "rows hidden"]) -> ShiftSums:
+        return ShiftSums(self._both, torch.linalg.vector_norm(stream, dim=-1, keepdim=True))
 
-def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
-    """1 − Sim(y, y + s) from ⟨y, s⟩ and ‖s‖², in units of ‖y‖, without cancellation for small shifts."""
-    norm = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+
+def _dissimilarity_of_shift(norm: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
+    """1 − Sim(y, y + s) from ‖y‖, ⟨y, s⟩ and ‖s‖², in units of ‖y‖, without cancellation for small shifts."""
     unit = norm.clamp(min=TINY)
     forward = 1 + along / unit / unit
     size = squared.sqrt() / unit

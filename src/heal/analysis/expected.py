@@ -41,8 +41,6 @@ class StepTables:
     tables: Float[Tensor, "tables spreads two slots"]
     offset: Float[Tensor, "tables one"]
     """Table coordinate of s² = 1, where s² is the sum over channels of q²·Σ(k − μ)²."""
-    plain_offset: Float[Tensor, "tables one"]
-    """The same for s² that is already divided by n."""
     counts: tuple[tuple[int, ...], ...]
     grids: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -52,12 +50,7 @@ class StepTables:
         counts = tuple(row[:MASKED_GROUPS] for row in (regions.counts[:1] if even else regions.counts))
         flat = [n for row in counts for n in row]
         offsets = [_coordinate(scale / math.sqrt(max(n, 1))) for n in flat]
-        return cls(
-            source.of(flat),
-            torch.tensor(offsets, dtype=torch.float64, device=source.device).unsqueeze(1),
-            torch.full((len(flat), 1), _coordinate(1.0), dtype=torch.float64, device=source.device),
-            counts,
-        )
+        return cls(source.of(flat), source.numbers(offsets), counts)
 
     def look_up(
         self, spread: Float[Tensor, "rows kv_heads group two"], divided: bool = False
@@ -74,6 +67,11 @@ class StepTables:
         if even:
             return found.view(MASKED_GROUPS, 2, SLOTS, rows, kv_heads, queries).permute(3, 4, 5, 0, 1, 2)
         return found.view(rows, MASKED_GROUPS, 2, SLOTS, kv_heads, queries).permute(0, 4, 5, 1, 2, 3)
+
+    @cached_property
+    def plain_offset(self) -> Float[Tensor, "one one"]:
+        """`offset` for s² that is already divided by n, of every table."""
+        return torch.full((1, 1), _coordinate(1.0), dtype=torch.float64, device=self.offset.device)
 
     @cached_property
     def array(self) -> NDArray[np.float64]:

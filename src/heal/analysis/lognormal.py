@@ -30,6 +30,8 @@ COARSE, FINER = 4, 4
 PER_DOUBLING = COARSE * FINER
 """Entries of a table for each doubling of s: COARSE of them are computed, the others are interpolated."""
 SPREADS = (LAST - FIRST) * PER_DOUBLING + 1
+MOST_NUMBERS = 1024
+"""Numbers that are kept on a device."""
 COUNTS_PER_OCTAVE = 4
 """Numbers of positions that are computed; those between are interpolated in log n."""
 
@@ -127,6 +129,7 @@ class NodeTables:
         self.device = device
         self._grids: dict[int, Tensor] = {}
         self._tables: dict[int, Tensor] = {}
+        self._numbers: dict[float, Tensor] = {}
 
     def of(self, counts: Sequence[int]) -> Float[Tensor, "tables spreads two slots"]:
         """L and C/n of the K cases, one table for each of these counts of positions.
@@ -137,6 +140,15 @@ class NodeTables:
         self._tables = {n: self._tables[n] if n in self._tables else self._table(n) for n in wanted}
         return torch.stack([self._tables[n] for n in counts])
 
+    def numbers(self, values: Sequence[float]) -> Float[Tensor, "values one"]:
+        """Numbers on the device, without an upload, for which the host would wait: filled there, and kept."""
+        if len(self._numbers) > MOST_NUMBERS:
+            self._numbers = {}
+        for value in values:
+            if value not in self._numbers:
+                self._numbers[value] = torch.full((1,), value, dtype=torch.float64, device=self.device)
+        return torch.stack([self._numbers[value] for value in values])
+
     def _table(self, n: int) -> Float[Tensor, "spreads two slots"]:
         if n == 0:
             empty = torch.zeros(SPREADS, 2, 1 + NODES, device=self.device, dtype=torch.float64)
@@ -144,8 +156,8 @@ class NodeTables:
             return empty
         low, high, share = _neighbours(n)
         table = torch.lerp(self._grid(low), self._grid(high), share) if share else self._grid(low).clone()
-        table[:, 0, 1:] += math.log(n)
-        table[:, 1] /= n
+        table[:, 0, 1:].add_(math.log(n))  # += would copy the result onto itself
+        table[:, 1].div_(n)
         return table
 
     def _grid(self, n: int) -> Tensor:

@@ -6,7 +6,7 @@ variance of keys with a large bias, and because recomputing them from the cache 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,9 +21,18 @@ MASKED_GROUPS = 2  # visual and language; neutral positions are never replaced a
 class Moments:
     """count [rows, groups]; mean and squared [rows, groups, kv_heads, 2 (key, value), dim]."""
 
-    count: Float[Tensor, "rows groups"]
+    stored: Float[Tensor, "rows groups"]
     mean: Float[Tensor, "rows groups kv_heads two dim"]
     squared: Float[Tensor, "rows groups kv_heads two dim"]
+    grown: dict[int, int] = field(default_factory=dict, kw_only=True)
+    """Counts of groups that grew alike in every row. They are not in `stored` yet: few steps need them there."""
+
+    @property
+    def count(self) -> Float[Tensor, "rows groups"]:
+        for name, count in self.grown.items():
+            self.stored[:, name] = count
+        self.grown.clear()
+        return self.stored
 
     @classmethod
     def of(
@@ -46,7 +55,7 @@ class Moments:
     ) -> None:
         """Add one position, in place."""
         weight = member[:, :MASKED_GROUPS].to(self.count.dtype)
-        self.count += weight
+        self.count.add_(weight)
         # a group that does not grow has share 0 and is unchanged
         share = (weight / self.count.clamp(min=1))[..., None, None, None]
         delta = torch.stack([key, value], dim=2).float().unsqueeze(1) - self.mean
@@ -66,7 +75,7 @@ class Moments:
         delta = torch.stack([key, value], dim=2).float().sub_(mean)
         mean.add_(delta, alpha=1 / count)
         self.squared[:, name].addcmul_(delta, delta, value=1 - 1 / count)
-        self.count[:, name] = count
+        self.grown[name] = count
 
     def remove(
         self,
@@ -76,7 +85,7 @@ class Moments:
     ) -> None:
         """The inverse of `append`, in place."""
         weight = member[:, :MASKED_GROUPS].to(self.count.dtype)
-        self.count -= weight
+        self.count.sub_(weight)
         old = torch.stack([key, value], dim=2).float().unsqueeze(1)
         delta = old - self.mean
         self.mean -= delta * (weight / self.count.clamp(min=1))[..., None, None, None]
@@ -95,7 +104,7 @@ class Moments:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.count, self.mean, self.squared))
+        return sum(t.numel() * t.element_size() for t in (self.stored, self.mean, self.squared))
 
 
 def _moments_of(states: Tensor, regions: Regions, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ def speed(
     method: MethodText = "heal",
     batch: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Batch size.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Device of the model: cpu, cuda, cuda:1 …")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Number of torch threads.")] = 1,
     rounds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Number of rounds; each has `interval` steps per variant.")
@@ -48,22 +49,26 @@ def speed(
     form: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the time of a decoding step: plain (sdpa), HEAL and its reference implementation, interleaved."""
+    """Measure the time of a decoding step: plain (sdpa) and the paths of HEAL (fast, fused, reference), interleaved.
+
+    The fused path needs expected noise: --method heal:preset=expected."""
     from heal.methods import HEAL
 
     output = chosen_format(form, as_json)
     chosen = method_from(method, None)
     if not isinstance(chosen, HEAL):
-        raise ConfigError(f"heal speed compares two implementations of heal, not {chosen.name}")
+        raise ConfigError(f"heal speed compares implementations of heal, not {chosen.name}")
     if count + growth + (predict is not None) > 1:
         raise ConfigError("--count, --predict and --growth are different measurements: give one of them")
     if predict is None and (launch_us, bandwidth_gbs) != (None, None):
         raise ConfigError("launch-us and bandwidth-gbs describe a GPU for --predict: give --predict custom with them")
     from heal.cli.common import quiet
+    from heal.devices import usable_device
     from heal.speed import Setup, measure
     from heal.vlm import VLM, torch_dtype
 
     quiet()
+    usable_device(device)
     kind = torch_dtype(dtype)
     if isinstance(kind, str):
         raise ConfigError("dtype must be float32, bfloat16 or float16 here")
@@ -73,34 +78,43 @@ def speed(
         if model is not None:
             raise ConfigError("--count, --predict and --growth use the embedded or a random model: leave --model out")
         if count:
-            speed_extra.count(chosen, speed_extra.subject(preset, layers, batch, kind), output)
+            speed_extra.count(chosen, speed_extra.subject(preset, layers, batch, kind, device), output)
+        elif device != "cpu":
+            raise ConfigError("--predict and --growth run on the CPU: leave --device out")
         elif predict is not None:
             speed_extra.predict(speed_extra.device(predict, launch_us, bandwidth_gbs), chosen, output)
         else:
             speed_extra.growth(chosen, threads, output)
         return
-    setup = Setup(preset or "llava-1.5-7b", layers, batch, kind, threads, rounds, chosen, reference)
-    found = measure(setup, VLM.load(model, dtype=kind).model if model else None, progress=note)
+    setup = Setup(preset or "llava-1.5-7b", layers, batch, kind, threads, rounds, chosen, reference, device)
+    found = measure(setup, VLM.load(model, dtype=kind, device=device).model if model else None, progress=note)
     if output is Format.json:
         emit(found.to_dict())
     elif output is Format.csv:
-        emit_csv([found.to_dict()])
+        emit_csv(found.rows())
     else:
         _print(found, output)
 
 
 def _print(s: Speed, output: Format) -> None:
-    title = f"{s.preset}, {s.layers} layers, batch {s.batch}, {s.dtype}, {s.threads} thread(s), {s.rounds} rounds"
+    title = (
+        f"{s.preset}, {s.layers} layers, batch {s.batch}, {s.dtype}, {s.device}, {s.threads} thread(s), "
+        f"{s.rounds} rounds, a refresh every {s.interval} steps included"
+    )
     rows = [
-        ("plain (sdpa)", f"{s.plain_ms:.1f}", "1"),
-        ("HEAL", f"{s.heal_ms:.1f}", f"{s.ratio:.3f}  ({s.ratio_low:.3f} to {s.ratio_high:.3f})"),
-        ("refresh of head types", f"{s.refresh_ms:.1f}", f"every {s.interval} steps, included above"),
-        ("prefill, plain", f"{s.prefill_plain_ms:.0f}", "1"),
-        ("prefill, HEAL", f"{s.prefill_heal_ms:.0f}", f"{s.prefill_ratio:.3f} without the repeated step"),
+        (
+            f"plain ({own.implementation})" if own.refresh_ms is None else f"HEAL, {own.implementation}",
+            f"{own.ms:.1f}",
+            "1" if own.refresh_ms is None else f"{own.ratio:.3f}  ({own.ratio_low:.3f} to {own.ratio_high:.3f})",
+            "" if own.refresh_ms is None else f"{own.refresh_ms:.1f}",
+            f"{own.prefill_ms:.0f} ({own.prefill_ratio:.3f})",
+        )
+        for own in s.arms
     ]
-    if s.reference_ms is not None:
-        rows.insert(2, ("HEAL, reference", f"{s.reference_ms:.1f}", f"{s.reference_ratio:.2f}"))
-    show(Table(("", "ms per step", "ratio to plain"), rows, title), output)
+    headings = ("", "ms per step", "ratio to plain (quartiles)", "refresh ms", "prefill ms (ratio)")
+    show(Table(headings, rows, title), output)
+    for name, reason in s.skipped.items():
+        say(f"HEAL, {name} was left out: {reason}")
     share = s.extra_bytes_per_layer / s.kv_bytes_per_layer
     say(
         f"state between steps: {s.extra_bytes_per_layer:,} bytes per layer ({share:.2%} of the KV cache); "

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from heal.methods.heal import HEAL
 
 
-def subject(preset: str | None, layers: int, batch: int, dtype: torch.dtype) -> Subject:
+def subject(preset: str | None, layers: int, batch: int, dtype: torch.dtype, device: str = "cpu") -> Subject:
     """The embedded model, or the random model of a preset."""
     from heal.launches import embedded_subject, random_subject
 
-    return embedded_subject(batch) if preset is None else random_subject(preset, layers, batch, dtype)
+    if preset is None:
+        return embedded_subject(batch, device)
+    return random_subject(preset, layers, batch, dtype, device)
 
 
 def count(method: HEAL, on: Subject, output: Format) -> None:

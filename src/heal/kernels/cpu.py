@@ -25,6 +25,9 @@ Array = NDArray[Any]
 COSINE, L2, BOTH = 0, 1, 2
 VISUAL, LANGUAGE = 0, 1
 TINY = 1e-38
+CALLED_FROM_PYTHON = ("split_rows", "append", "finish")
+"""The functions that others call; the rest is compiled into them. Torch does not see these calls, so that
+`heal.launch_counter` watches them by name."""
 # sums may be reordered, but NaN and infinity must survive
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 

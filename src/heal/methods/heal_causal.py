@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from heal.analysis.contribution import (
     Shift,
+    ShiftSums,
     contribution,
+    contributions_of,
     head_shifts,
-    projected_contribution,
-    projection_and_contribution,
+    projection_and_sums,
     replaced,
+    shift_sums,
     squared_norms,
 )
 from heal.analysis.noise import Noise
@@ -40,8 +42,8 @@ class CausalStage:
 
     def fused(
         self, layer: int, residual: Tensor, heads: Tensor, projection: nn.Module, noise: Noise
-    ) -> tuple[Tensor, Tensor] | None:
-        """o_proj and the contributions in one read of the weights, if reading the weights dominates the time."""
+    ) -> tuple[Tensor, ShiftSums] | None:
+        """o_proj and the sums of the shifts in one read of the weights, if reading them dominates the time."""
         add = self._adds[layer]
         if self._functions is not None and self._functions.name == "Triton":  # it runs after o_proj
             return None
@@ -51,14 +53,12 @@ class CausalStage:
             return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
         shift = Shift.of(outputs, self.config.replaced_by, noise, self._norms(layer, projection))
-        return projection_and_contribution(
-            residual, outputs, shift, projection.weight, projection.bias, self.config.measure, add.multiplier
-        )
+        return projection_and_sums(residual, outputs, shift, projection.weight, projection.bias, add.multiplier)
 
     def measured(
         self, layer: int, residual: Tensor, heads: Tensor, output: Tensor, projection: nn.Module, noise: Noise
-    ) -> Tensor:
-        """The contributions after o_proj has run, for any kind of module."""
+    ) -> Tensor | ShiftSums:
+        """The contributions after o_proj has run, or what `finished` needs for them, for any kind of module."""
         config, add = self.config, self._adds[layer]
         replacement = config.replaced_by
         outputs = heads.view(heads.shape[0], self.heads, -1)
@@ -85,9 +85,19 @@ class CausalStage:
         shifts = add.added(output.float().unsqueeze(1) + shifts) - add.added(output).unsqueeze(1)
         return contribution(stream, shifts, config.measure)
 
-    def _projected(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor:
+    def finished(self, found: Sequence[Tensor | ShiftSums | None]) -> list[Tensor | None]:
+        """The contributions of all layers. Those that are still sums are computed together."""
+        places = [layer for layer, own in enumerate(found) if isinstance(own, ShiftSums)]
+        done = [None if isinstance(own, ShiftSums) else own for own in found]
+        if places:
+            sums = [own for own in found if isinstance(own, ShiftSums)]
+            for layer, own in zip(places, contributions_of(sums, self.config.measure), strict=True):
+                done[layer] = own
+        return done
+
+    def _projected(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | ShiftSums:
         found = None if self._functions is None else self._functions.contribution(stream, shift, weight)
-        return projected_contribution(stream, shift, weight, self.config.measure) if found is None else found
+        return shift_sums(stream, shift, weight) if found is None else found
 
     def _norms(self, layer: int, projection: nn.Module) -> Tensor | None:
         """‖W_O^(i)‖² of the heads of a layer, computed once."""

@@ -47,7 +47,8 @@ class HealRuntime(Runtime[HealState]):
         self.changes_output = config.calibrate
         self.stage = ScoreStage(config)
         self._fast = config.path != "reference"
-        self._said = False
+        self.fell_back: str | None = None
+        """Why compiled functions were not used somewhere, though the path allows them."""
         self.fused = self._find_fused()
         self.causal = CausalStage(config, layout, self.fused)
         self._pairs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
@@ -75,9 +76,10 @@ class HealRuntime(Runtime[HealState]):
 
     def facts(self) -> dict[str, Any]:
         mean = float(self.targets.mean()) if isinstance(self.targets, Tensor) else self.targets
-        return {"equilibrium": mean, "implementation": self._implementation()}
+        return {"equilibrium": mean, "implementation": self.implementation}
 
-    def _implementation(self) -> str:
+    @property
+    def implementation(self) -> str:
         if not self._fast:
             return "reference"
         return "fast" if self.fused is None else f"fused, {self.fused.name}"
@@ -94,6 +96,8 @@ class HealRuntime(Runtime[HealState]):
     def after_pass(self, generation: Generation[HealState]) -> None:
         state = generation.state
         prompt = generation.phase == "prompt"
+        if state.refresh:
+            state.contributions = self.causal.finished(state.moved)
         if prompt:
             self._refresh_types(state, generation)
             state.prompt_contribution = state.stack(state.contributions, generation.rows)
@@ -182,9 +186,11 @@ class HealRuntime(Runtime[HealState]):
         return None
 
     def _fall_back(self, reason: str) -> None:
-        """Say once that a fused path that was asked for is not used."""
-        if self.config.path == "fused" and not self._said:
-            self._said = True
+        """Remember that torch is used instead, and say so once if the fused path was asked for."""
+        if self.fell_back is None:
+            self.fell_back = reason
+            if self.config.path != "fused":
+                return
             warnings.warn(f"path fused is not used, fast is: {reason}", HealWarning, stacklevel=2)
 
     def _attend_fused(
@@ -307,7 +313,7 @@ class HealRuntime(Runtime[HealState]):
         found = self.causal.fused(layer, residual, heads, projection, noise)
         if found is None:
             return None
-        out, state.contributions[layer] = found
+        out, state.moved[layer] = found
         return out
 
     def projected(
@@ -315,11 +321,11 @@ class HealRuntime(Runtime[HealState]):
     ) -> None:
         state = generation.state
         residual = state.streams[layer]
-        if residual is None or state.contributions[layer] is not None:
+        if residual is None or state.moved[layer] is not None:
             return
         heads, output = heads[:, -1], output[:, -1]
         noise = self._noise(generation, layer, heads.device).at(CAUSAL)
-        state.contributions[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
+        state.moved[layer] = self.causal.measured(layer, residual, heads, output, projection, noise)
 
     def _refresh_types(self, state: HealState, generation: Generation[HealState]) -> None:
         config = self.config

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heal.analysis.contribution import ShiftSums
 from heal.analysis.information import HeadScores
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
@@ -54,6 +55,8 @@ class HealState(State):
         """Drop the measurements of the previous pass."""
         self.scores: list[Tensor | None] = [None] * self._layers
         """Visual, language and total information, [rows, heads, 3]."""
+        self.moved: list[Tensor | ShiftSums | None] = [None] * self._layers
+        """Contributions as the layers leave them."""
         self.contributions: list[Tensor | None] = [None] * self._layers
         self.streams: list[Tensor | None] = [None] * self._layers
         self.betas: list[Tensor | None] = [None] * self._layers
