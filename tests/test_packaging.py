@@ -19,7 +19,7 @@ ROOT = Path(heal.__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 GUARDED = {"cli": "cli", "plots": "plots", "kernels": "gpu"}
 """Subpackages and their extra. Their __init__, or what imports them, checks for it before anything else."""
-IMPORTED_AS = {"pillow": "PIL", "lmms-eval": "lmms_eval"}
+IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "lmms-eval": "lmms_eval"}
 
 WITHOUT = """
 import sys

@@ -39,7 +39,8 @@ def assert_partials(one, other, exact=False):
     assert len(one) == len(other) == 2
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a.value, b.value, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
-        torch.testing.assert_close(a.lse, b.lse, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
+        # a logarithm of one number and of many may differ in the last bit
+        torch.testing.assert_close(a.lse, b.lse, rtol=2e-7 if exact else 1e-5, atol=0 if exact else 1e-5)
 
 
 def by_loop(at, patterns, fake):
