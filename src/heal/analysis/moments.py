@@ -7,9 +7,12 @@ variance of keys with a large bias, and because recomputing them from the cache 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heal.analysis.split import Regions
@@ -92,6 +95,11 @@ class Moments:
     @property
     def variance(self) -> Float[Tensor, "rows groups kv_heads two dim"]:
         return self.squared / self.count.clamp(min=1)[..., None, None, None]
+
+    @cached_property
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Mean, squared and count in the same memory, on a CPU. All changes of moments are made in place."""
+        return self.mean.numpy(), self.squared.numpy(), self.count.numpy()
 
     @property
     def nbytes(self) -> int:

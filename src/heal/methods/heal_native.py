@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heal.analysis.contribution import Shift
@@ -18,7 +19,7 @@ from heal.analysis.moments import Moments
 from heal.methods.heal import HEAL
 
 SMALL = 2**16
-"""Up to this many cached keys of a layer (numbers), Numba's attention is faster than two masked passes of sdpa."""
+"""Up to this many cached keys of a layer (numbers), one thread is faster than several threads of sdpa."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,9 @@ class NativeStep:
     exact: ClassVar[bool] = False
 
     def __init__(self, config: HEAL) -> None:
-        from heal.kernels import cpu
+        from heal.kernels import cpu, cpu_attention
 
-        self._functions = cpu
+        self._functions, self._attention = cpu, cpu_attention
         self._limit = np.inf if config.limit is None else float(config.limit)
         self._one_sided = config.drift == "language"
         self._measure = MEASURES.index(config.measure)
@@ -54,52 +55,43 @@ class NativeStep:
         return None
 
     def append(self, at: Attended, moments: Moments) -> None:
-        self._functions.append(
-            moments.mean.numpy(),
-            moments.squared.numpy(),
-            moments.count.numpy(),
-            at.key.numpy()[:, :, -1],
-            at.value.numpy()[:, :, -1],
-            at.regions.codes[:, -1],
-        )
+        self._attention.append(*moments.arrays, at.key.numpy(), at.value.numpy(), at.regions.codes)
 
     def run(
         self, at: Attended, moments: Moments, append: bool, tables: StepTables, least: Tensor, targets: Tensor
     ) -> NativeOutcome:
+        query, key, value = _contiguous(at.query), at.key.numpy(), at.value.numpy()
+        codes, (mean, squared, count) = at.regions.codes, moments.arrays
         if append:
-            self.append(at, moments)
-        query = at.query.numpy()
+            self._attention.append(mean, squared, count, key, value, codes)
         rows, heads, dim = query.shape
         groups = at.regions.group_count
-        if at.key.numel() <= SMALL:
+        if _by_numba(at):
             values = np.empty((rows, heads, groups, dim), np.float32)
             lse = np.empty((rows, heads, groups), np.float32)
-            self._functions.split_rows(
-                query, at.key.numpy(), at.value.numpy(), at.regions.codes, np.float32(at.scale), values, lse
-            )
+            self._attention.split_rows(query, key, value, codes, np.float32(at.scale), values, lse)
         else:
             values, lse = at.real.values.flatten(1, 2).numpy(), at.real.lse.flatten(1, 2).numpy()
         measured = np.empty((rows, heads, 5))
         outputs = np.empty((2, rows, heads, dim), np.float32)
+        bank, counts = tables.banked
         self._functions.finish(
             query,
             values,
             lse,
-            moments.mean.numpy(),
-            moments.squared.numpy(),
-            tables.array,
-            tables.positions,
+            mean,
+            squared,
+            bank,
+            counts,
             ENTRIES_PER_DOUBLING,
             at.scale,
-            least.numpy(),
-            targets.numpy(),
+            _contiguous(least),
+            _contiguous(targets),
             self._limit,
             self._one_sided,
             self._measure,
-            measured[:, :, :3],
-            measured[:, :, 3:],
-            outputs[0],
-            outputs[1],
+            measured,
+            outputs,
         )
         plain, out = torch.from_numpy(outputs).unbind()
         found = torch.from_numpy(measured)
@@ -107,3 +99,15 @@ class NativeStep:
 
     def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:
         return None
+
+
+def _by_numba(at: Attended) -> bool:
+    """Whether Numba's attention, which has one thread, is faster than sdpa with a pass for each position group."""
+    if not (at.key.is_contiguous() and at.value.is_contiguous()):  # the front of a static cache
+        return at.key.numel() <= SMALL
+    return at.key.numel() <= SMALL or torch.get_num_threads() == 1
+
+
+def _contiguous(tensor: Tensor) -> NDArray[Any]:
+    """Functions are compiled for each memory layout, and are fastest for this one."""
+    return np.ascontiguousarray(tensor.numpy())
