@@ -21,8 +21,6 @@ VISUAL, LANGUAGE = 0, 1
 TINY = 1e-38
 NODES = 8
 """Cases of each group, as in the tables."""
-WIDTH = 1 + NODES
-"""Slots of a group: the real partial and its cases."""
 LOW, HIGH, SHARE, SHIFT, PART, PLACE = range(6)
 """Columns of `counts`: the two computed tables around a number of positions, the share of the second one, what is added
 to L, the factor of C, and the entry of s² = 1."""
@@ -53,29 +51,32 @@ def exponential(x: float) -> float:
 
 @compiled
 def _cases(
-    sums: Array, scale: float, bank: Array, count: Array, per_doubling: float, normalisers: Array, noise: Array
+    m: int, sums: Array, scale: float, bank: Array, count: Array, per_doubling: float, weights: Array, squares: Array
 ) -> None:
-    """The log-normalisers of the K cases of one group, and what the noise adds to the square of their value.
+    """The log-normalisers of the K cases of group m, and what the noise adds to the square of their value.
 
-    sums: see `_products`; bank [tables, spreads, 2·slots]; count: see LOW. Slot 0 is left for the real partial.
+    sums: see `_products`; bank [tables, spreads, 2·slots]; count: see LOW.
     """
     last = bank.shape[1] - 1
-    where = count[PLACE] + per_doubling * math.log2(sums[1]) if sums[1] > 0 else 0.0
+    where = count[m, PLACE] + per_doubling * math.log2(sums[m, 1]) if sums[m, 1] > 0 else 0.0
     if not where > 0:  # NaN as well: it stays in the centre
         where = 0.0
     if where > last - 0.001:
         where = last - 0.001
     index = int(where)
-    rest, share = where - index, count[SHARE]
-    low, after = bank[int(count[LOW]), index], bank[int(count[LOW]), index + 1]
-    high, beyond = bank[int(count[HIGH]), index], bank[int(count[HIGH]), index + 1]
-    centre, factor = count[SHIFT] + sums[0] * scale, count[PART] * sums[2]
-    for k in range(1, WIDTH):
-        here, there = low[k] + share * (high[k] - low[k]), after[k] + share * (beyond[k] - after[k])
-        normalisers[k] = here + rest * (there - here) + centre
-    for k in range(WIDTH + 1, 2 * WIDTH):
-        here, there = low[k] + share * (high[k] - low[k]), after[k] + share * (beyond[k] - after[k])
-        noise[k - WIDTH] = (here + rest * (there - here)) * factor
+    rest, share = where - index, count[m, SHARE]
+    low, high = int(count[m, LOW]), int(count[m, HIGH])
+    centre, factor = count[m, SHIFT] + sums[m, 0] * scale, count[m, PART] * sums[m, 2]
+    for k in range(NODES):
+        c = 1 + k
+        here = bank[low, index, c] + share * (bank[high, index, c] - bank[low, index, c])
+        there = bank[low, index + 1, c] + share * (bank[high, index + 1, c] - bank[low, index + 1, c])
+        weights[m, k] = here + rest * (there - here) + centre
+    for k in range(NODES):
+        c = 2 + NODES + k
+        here = bank[low, index, c] + share * (bank[high, index, c] - bank[low, index, c])
+        there = bank[low, index + 1, c] + share * (bank[high, index + 1, c] - bank[low, index + 1, c])
+        squares[m, k] = (here + rest * (there - here)) * factor
 
 
 @compiled
@@ -146,75 +147,112 @@ def _add_output(gram: Array, part: Array) -> None:
 
 
 @compiled
-def _states(
-    gram: Array, x: int, y: int, upper: float, own: float, neutral: float, lower: Array, others: Array, measure: int
-) -> float:
-    """The mean over the cases of group y of Sim(h, H), H = s·x + r·y + n·(the neutral partial).
+def _cosine(u: float, w: float, own: float, other: float, hh: float, hx: float, hy: float, xy: float) -> float:
+    """cos(h, H), H = s·x + (1 − s)·y with s = u/(u + w); `own` and `other` are ‖x‖² and ‖y‖² with noise."""
+    s = u / (u + w)
+    r = 1 - s
+    squared = s * s * own + r * (2 * s * xy + r * other)
+    return (s * hx + r * hy) / math.sqrt(max(squared * hh, TINY))
 
-    `upper`, `lower[1:]` and `neutral` are their normalisers; `own` and `others[1:]` are ‖x‖² and ‖y‖² with noise.
+
+@compiled
+def _all_cosines(weights: Array, squares: Array, hh: float, hx: float, hy: float, xy: float) -> float:
+    """The sum over all pairs of cases. As one function, because its loops become vectors only together."""
+    total = 0.0
+    for j in range(NODES):
+        u, own = weights[0, j], squares[0, j]
+        for k in range(NODES):
+            total += _cosine(u, weights[1, k], own, squares[1, k], hh, hx, hy, xy)
+    return total
+
+
+@compiled
+def _states(
+    gram: Array,
+    x: int,
+    y: int,
+    upper: float,
+    own: float,
+    neutral: float,
+    weights: Array,
+    squares: Array,
+    m: int,
+    measure: int,
+) -> float:
+    """The mean over the cases of group m of Sim(h, H), H = s·x + r·y + n·(the neutral partial).
+
+    `upper`, `weights[m]` and `neutral` are their normalisers; `own` and `squares[m]` are ‖x‖² and ‖y‖² with
+    noise.
     """
     hh, hx, hy, xy = gram[0, 0], gram[0, x], gram[0, y], gram[x, y]
     hr, rr, xr, yr = gram[0, 5], gram[5, 5], gram[x, 5], gram[y, 5]
     total = 0.0
-    if measure == COSINE:
-        for k in range(1, WIDTH):
-            unit = 1 / (upper + lower[k] + neutral)
-            s, r, n = upper * unit, lower[k] * unit, neutral * unit
-            squared = s * s * own + r * r * others[k] + n * n * rr + 2 * (s * r * xy + n * (s * xr + r * yr))
-            total += (s * hx + r * hy + n * hr) / math.sqrt(max(squared * hh, TINY))
-        return (1 + total / NODES) / 2
-    for k in range(1, WIDTH):
-        unit = 1 / (upper + lower[k] + neutral)
-        s, r, n = upper * unit, lower[k] * unit, neutral * unit
-        squared = s * s * own + r * r * others[k] + n * n * rr + 2 * (s * r * xy + n * (s * xr + r * yr))
+    for k in range(NODES):
+        unit = 1 / (upper + weights[m, k] + neutral)
+        s, r, n = upper * unit, weights[m, k] * unit, neutral * unit
+        squared = s * s * own + r * r * squares[m, k] + n * n * rr + 2 * (s * r * xy + n * (s * xr + r * yr))
         along = s * hx + r * hy + n * hr
+        cosine = (1 + along / math.sqrt(max(squared * hh, TINY))) / 2
+        if measure == COSINE:
+            total += cosine
+            continue
         distance = math.sqrt(max(hh - 2 * along + squared, 0.0))
         l2 = 1 - math.tanh(distance / max(math.sqrt(hh) + math.sqrt(squared), TINY) / 2)
-        if measure == BOTH:
-            l2 = (l2 + (1 + along / math.sqrt(max(squared * hh, TINY))) / 2) / 2
-        total += l2
+        total += l2 if measure == L2 else (l2 + cosine) / 2
     return total / NODES
 
 
 @compiled
-def _information(gram: Array, lse: Array, weights: Array, squares: Array, measure: int, out: Array) -> None:
+def _information(
+    gram: Array, lse: Array, row: int, head: int, weights: Array, squares: Array, measure: int, out: Array
+) -> None:
     """Visual, language and total information of one head into `out`.
 
-    gram: inner products of h, v, l, μ_v, μ_l and the neutral partial (0 without one); lse [groups]; weights
-    [2 groups, slots], log-normalisers, which are overwritten; squares [2 groups, slots], what noise adds to ‖μ‖².
+    gram: inner products of h, v, l, μ_v, μ_l and the neutral partial (0 without one); weights
+    [2 groups, cases], log-normalisers, which are overwritten; squares [2 groups, cases], what noise adds to ‖μ‖².
     """
     # one exponential for each slot; cases below e^-690 of the largest cannot be told apart, and do not matter
-    top = lse[0]
-    for m in range(lse.shape[0]):
-        top = max(top, lse[m])
+    top = lse[row, head, 0]
+    for m in range(lse.shape[2]):
+        top = max(top, lse[row, head, m])
     for m in range(2):
-        weights[m, 0] = lse[m]
-        for k in range(1, WIDTH):
+        for k in range(NODES):
             top = max(top, weights[m, k])
     for m in range(2):
-        for k in range(WIDTH):
+        own = gram[m + 3, m + 3]
+        for k in range(NODES):
             weights[m, k] = exponential(weights[m, k] - top)
-        for k in range(1, WIDTH):
-            squares[m, k] += gram[m + 3, m + 3]
-        squares[m, 0] = gram[m + 1, m + 1]
-    neutral = exponential(lse[2] - top) if lse.shape[0] > 2 else 0.0
-    visual = _states(gram, 1, 4, weights[0, 0], squares[0, 0], neutral, weights[1], squares[1], measure)
-    language = _states(gram, 2, 3, weights[1, 0], squares[1, 0], neutral, weights[0], squares[0], measure)
-    total = 0.0
-    for j in range(1, WIDTH):
-        total += _states(gram, 3, 4, weights[0, j], squares[0, j], neutral, weights[1], squares[1], measure)
-    total /= NODES
-    out[0], out[1], out[2] = visual - total, language - total, 1 - total
+            squares[m, k] += own
+    real, other = exponential(lse[row, head, 0] - top), exponential(lse[row, head, 1] - top)
+    neutral = exponential(lse[row, head, 2] - top) if lse.shape[2] > 2 else 0.0
+    own_v, own_l = gram[1, 1], gram[2, 2]
+    visual = language = total = 0.0
+    if measure == COSINE and lse.shape[2] == 2:
+        hh, h1, h2, h3, h4 = gram[0, 0], gram[0, 1], gram[0, 2], gram[0, 3], gram[0, 4]
+        cross_v, cross_l = gram[1, 4], gram[2, 3]
+        for k in range(NODES):
+            visual += _cosine(real, weights[1, k], own_v, squares[1, k], hh, h1, h4, cross_v)
+        for k in range(NODES):
+            language += _cosine(other, weights[0, k], own_l, squares[0, k], hh, h2, h3, cross_l)
+        total = (1 + _all_cosines(weights, squares, hh, h3, h4, gram[3, 4]) / NODES**2) / 2
+        visual, language = (1 + visual / NODES) / 2, (1 + language / NODES) / 2
+    else:
+        visual = _states(gram, 1, 4, real, own_v, neutral, weights, squares, LANGUAGE, measure)
+        language = _states(gram, 2, 3, other, own_l, neutral, weights, squares, VISUAL, measure)
+        for j in range(NODES):
+            total += _states(gram, 3, 4, weights[0, j], squares[0, j], neutral, weights, squares, LANGUAGE, measure)
+        total /= NODES
+    out[row, head, 0], out[row, head, 1], out[row, head, 2] = visual - total, language - total, 1 - total
 
 
 @compiled
-def _factors(scores: Array, least: float, targets: Array, limit: float, one_sided: bool) -> tuple[float, float]:
-    """β and γ of one head."""
-    visual, language = scores[0], scores[1]
+def _factors(
+    visual: float, language: float, least: float, alpha: float, rest: float, limit: float, one_sided: bool
+) -> tuple[float, float]:
+    """β and γ of one head with the targets `alpha` and `rest`."""
     if not (visual > least and language > least):
         return 1.0, 1.0
-    beta = targets[0] * (visual + language) / visual
-    gamma = targets[1] * (visual + language) / language
+    beta, gamma = alpha * (visual + language) / visual, rest * (visual + language) / language
     beta, gamma = min(max(beta, 1 / limit), limit), min(max(gamma, 1 / limit), limit)
     if one_sided and not beta > 1:
         return 1.0, 1.0
@@ -222,32 +260,29 @@ def _factors(scores: Array, least: float, targets: Array, limit: float, one_side
 
 
 @compiled
-def _shares(lse: Array, part: Array) -> None:
+def _shares(lse: Array, row: int, head: int, part: Array) -> None:
     """The share of attention of each group."""
-    top, total = lse[0], 0.0
+    top, total = lse[row, head, 0], 0.0
     for m in range(1, part.shape[0]):
-        top = max(top, lse[m])
+        top = max(top, lse[row, head, m])
     for m in range(part.shape[0]):
-        part[m] = math.exp(lse[m] - top)
+        part[m] = math.exp(lse[row, head, m] - top)
         total += part[m]
     for m in range(part.shape[0]):
         part[m] /= total
 
 
 @compiled
-def _merge(values: Array, part: Array, beta: float, gamma: float, plain: Array, out: Array) -> None:
+def _merge(values: Array, row: int, head: int, part: Array, beta: float, gamma: float, outputs: Array) -> None:
     """The plain and the calibrated output of one head. Equal bits for factors of 1."""
     visual, language = part[VISUAL], part[LANGUAGE]
     own, other = visual * beta, language * gamma
-    if part.shape[0] > 2:
-        for c in range(plain.shape[0]):
-            rest = part[2] * values[2, c]
-            plain[c] = visual * values[VISUAL, c] + language * values[LANGUAGE, c] + rest
-            out[c] = own * values[VISUAL, c] + other * values[LANGUAGE, c] + rest
-        return
-    for c in range(plain.shape[0]):
-        plain[c] = visual * values[VISUAL, c] + language * values[LANGUAGE, c]
-        out[c] = own * values[VISUAL, c] + other * values[LANGUAGE, c]
+    neutral, last = (part[2], 2) if part.shape[0] > 2 else (0.0, 0)
+    for c in range(values.shape[3]):
+        v, l = values[row, head, VISUAL, c], values[row, head, LANGUAGE, c]
+        rest = neutral * values[row, head, last, c]
+        outputs[0, row, head, c] = visual * v + language * l + rest
+        outputs[1, row, head, c] = own * v + other * l + rest
 
 
 @compiled
@@ -280,19 +315,27 @@ def finish(
     share = heads // mean.shape[2]
     gram = np.zeros((6, 6), np.float64)
     sums = np.empty((2, 3), np.float64)
-    weights = np.zeros((2, WIDTH), np.float64)
-    squares = np.zeros((2, WIDTH), np.float64)
+    weights = np.empty((2, NODES), np.float64)
+    squares = np.empty((2, NODES), np.float64)
     part = np.empty(lse.shape[2], np.float64)
     for row in range(rows):
-        count = counts[row] if counts.shape[0] > 1 else counts[0]
+        count = counts[row if counts.shape[0] > 1 else 0]
         for head in range(heads):
-            own = measured[row, head]
-            _shares(lse[row, head], part)
+            goal = head if targets.shape[0] > 1 else 0
+            _shares(lse, row, head, part)
             _products(query, values, mean, squared, (row, head, head // share), gram, sums)
             _add_output(gram, part)
-            for m in range(2):
-                _cases(sums[m], scale, bank, count[m], per_doubling, weights[m], squares[m])
-            _information(gram, lse[row, head], weights, squares, measure, own)
-            goal = targets[head] if targets.shape[0] > 1 else targets[0]
-            own[3], own[4] = _factors(own, least[row, head], goal, limit, one_sided)
-            _merge(values[row, head], part, own[3], own[4], outputs[0, row, head], outputs[1, row, head])
+            _cases(0, sums, scale, bank, count, per_doubling, weights, squares)
+            _cases(1, sums, scale, bank, count, per_doubling, weights, squares)
+            _information(gram, lse, row, head, weights, squares, measure, measured)
+            beta, gamma = _factors(
+                measured[row, head, 0],
+                measured[row, head, 1],
+                least[row, head],
+                targets[goal, 0],
+                targets[goal, 1],
+                limit,
+                one_sided,
+            )
+            measured[row, head, 3], measured[row, head, 4] = beta, gamma
+            _merge(values, row, head, part, beta, gamma, outputs)
