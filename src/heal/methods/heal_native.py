@@ -26,10 +26,18 @@ SMALL = 2**16
 class NativeOutcome:
     """The result of one step of one layer."""
 
-    scores: Float[Tensor, "rows heads three"]
-    factors: Float[Tensor, "rows heads two"]
+    measured: Float[Tensor, "rows heads five"]
+    """Scores, β and γ."""
     plain: Float[Tensor, "rows heads dim"]
     out: Float[Tensor, "rows heads dim"]
+
+    @property
+    def scores(self) -> Float[Tensor, "rows heads three"]:
+        return self.measured[..., :3]
+
+    @property
+    def factors(self) -> Float[Tensor, "rows heads two"]:
+        return self.measured[..., 3:]
 
 
 class NativeStep:
@@ -94,8 +102,7 @@ class NativeStep:
             outputs,
         )
         plain, out = torch.from_numpy(outputs).unbind()
-        found = torch.from_numpy(measured)
-        return NativeOutcome(found[..., :3], found[..., 3:], plain, out)
+        return NativeOutcome(torch.from_numpy(measured), plain, out)
 
     def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:
         return None
