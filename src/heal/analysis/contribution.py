@@ -107,7 +107,7 @@ def projected_contribution(
     sums = _Sums(shift)
     for rows, y in zip(weight.split(BLOCK), stream.float().split(BLOCK, dim=-1), strict=True):
         sums.add(_by_head(by_head, rows).float(), y)
-    return _dissimilarity_of_shift(stream.float(), sums.along, sums.squared, measure)
+    return dissimilarity_of_shift(stream.float(), sums.along, sums.squared, measure)
 
 
 def projection_and_contribution(
@@ -134,7 +134,7 @@ def projection_and_contribution(
         sums.add(shifts, torch.add(x, projected[-1], alpha=multiplier))
     whole = torch.cat(projected, dim=-1)
     stream = torch.add(residual, whole, alpha=multiplier)
-    return whole, _dissimilarity_of_shift(stream, sums.along, sums.squared, measure)
+    return whole, dissimilarity_of_shift(stream, sums.along, sums.squared, measure)
 
 
 def head_shifts(
@@ -167,7 +167,7 @@ class _Sums:
         self.squared += torch.linalg.vector_norm(shifts, dim=-1).square()
 
 
-def _dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
+def dissimilarity_of_shift(stream: Tensor, along: Tensor, squared: Tensor, measure: Measure) -> Tensor:
     """1 − Sim(y, y + s) from ⟨y, s⟩ and ‖s‖², in units of ‖y‖, without cancellation for small shifts."""
     norm = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
     unit = norm.clamp(min=TINY)

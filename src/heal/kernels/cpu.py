@@ -1,8 +1,8 @@
 """What follows the attention of one decoding step of one layer, for CPUs, compiled by Numba.
 
 It computes expected scores, factors, the plain and the calibrated output: the same as `expected_scores`,
-`joint_factors` and `Split.scaled`, which are its oracles. The arrays of a step are small, so that elsewhere the number
-of operations decides the cost. Loops have a fixed length where possible, so that they become vector instructions.
+`joint_factors` and `Split.scaled`, which are its oracles. The arrays of a step are small, so that elsewhere the
+number of operations decides the cost. Loops have a fixed length where possible, so that they become vector instructions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TINY = 1e-38
 NODES = 8
 """Cases of each group, as in the tables."""
 LOW, HIGH, SHARE, SHIFT, PART, PLACE = range(6)
-"""Columns of `counts`: the two computed tables around a number of positions, the share of the second one, what is added
-to L, the factor of C, and the entry of s² = 1."""
+"""Columns of `counts`: the two computed tables around a number of positions, the share of the second one, what is
+added to L, the factor of C, and the entry of s² = 1."""
 
 
 @compiled
@@ -88,34 +88,34 @@ def _products(
     Into `sums` [2 groups, 3]: q·μ of the keys, q²·Σ(k − μ)², and Σ(v − μ)². `place`: row, head, key/value head.
     """
     row, head, kv = place
-    vv = ll = vl = mm = nn = mn = vm = vn = lm = ln = 0.0
+    vv = ww = vw = mm = nn = mn = vm = vn = wm = wn = 0.0
     centre_v = centre_l = spread_v = spread_l = own_v = own_l = 0.0
     for c in range(query.shape[2]):
         q = np.float64(query[row, head, c])
-        v, l = np.float64(values[row, head, VISUAL, c]), np.float64(values[row, head, LANGUAGE, c])
+        v, w = np.float64(values[row, head, VISUAL, c]), np.float64(values[row, head, LANGUAGE, c])
         m, n = np.float64(mean[row, VISUAL, kv, 1, c]), np.float64(mean[row, LANGUAGE, kv, 1, c])
         vv += v * v
-        ll += l * l
-        vl += v * l
+        ww += w * w
+        vw += v * w
         mm += m * m
         nn += n * n
         mn += m * n
         vm += v * m
         vn += v * n
-        lm += l * m
-        ln += l * n
+        wm += w * m
+        wn += w * n
         centre_v += q * mean[row, VISUAL, kv, 0, c]
         centre_l += q * mean[row, LANGUAGE, kv, 0, c]
         spread_v += q * q * squared[row, VISUAL, kv, 0, c]
         spread_l += q * q * squared[row, LANGUAGE, kv, 0, c]
         own_v += squared[row, VISUAL, kv, 1, c]
         own_l += squared[row, LANGUAGE, kv, 1, c]
-    gram[1, 1], gram[2, 2], gram[3, 3], gram[4, 4] = vv, ll, mm, nn
-    gram[1, 2] = gram[2, 1] = vl
+    gram[1, 1], gram[2, 2], gram[3, 3], gram[4, 4] = vv, ww, mm, nn
+    gram[1, 2] = gram[2, 1] = vw
     gram[1, 3] = gram[3, 1] = vm
     gram[1, 4] = gram[4, 1] = vn
-    gram[2, 3] = gram[3, 2] = lm
-    gram[2, 4] = gram[4, 2] = ln
+    gram[2, 3] = gram[3, 2] = wm
+    gram[2, 4] = gram[4, 2] = wn
     gram[3, 4] = gram[4, 3] = mn
     sums[VISUAL, 0], sums[VISUAL, 1], sums[VISUAL, 2] = centre_v, spread_v, own_v
     sums[LANGUAGE, 0], sums[LANGUAGE, 1], sums[LANGUAGE, 2] = centre_l, spread_l, own_l
@@ -279,10 +279,10 @@ def _merge(values: Array, row: int, head: int, part: Array, beta: float, gamma: 
     own, other = visual * beta, language * gamma
     neutral, last = (part[2], 2) if part.shape[0] > 2 else (0.0, 0)
     for c in range(values.shape[3]):
-        v, l = values[row, head, VISUAL, c], values[row, head, LANGUAGE, c]
+        v, w = values[row, head, VISUAL, c], values[row, head, LANGUAGE, c]
         rest = neutral * values[row, head, last, c]
-        outputs[0, row, head, c] = visual * v + language * l + rest
-        outputs[1, row, head, c] = own * v + other * l + rest
+        outputs[0, row, head, c] = visual * v + language * w + rest
+        outputs[1, row, head, c] = own * v + other * w + rest
 
 
 @compiled
@@ -308,7 +308,7 @@ def finish(
 
     query [rows, heads, dim]; values [rows, heads, groups, dim] and lse [rows, heads, groups] of the real partials;
     mean and squared [rows, 2, kv_heads, 2, dim]; bank [tables, spreads, 2·slots]; counts [1 or rows, 2, 6], see LOW;
-    least [rows, heads]; targets [1 or heads, 2]. Written are measured [rows, heads, 5], the three scores, β and γ, and
+    least [rows, heads]; targets [1 or heads, 2]. Written are measured [rows, heads, 5], the scores, β and γ, and
     outputs [2, rows, heads, dim], plain and calibrated.
     """
     rows, heads, _ = query.shape

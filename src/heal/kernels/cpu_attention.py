@@ -35,7 +35,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 @compiled
-def exponential(x: float) -> float:
+def exponential(x: Any) -> Any:
     """e^x in fp32 for x ≤ 0 (0 below e^-87), without branches, so that a loop of it is vectorised. NaN stays NaN."""
     x = F(-88) if x < F(-88) else F(x)
     n = F(np.floor(x * INVERSE + F(0.5)))
@@ -82,7 +82,7 @@ def split_rows(query: Array, key: Array, value: Array, codes: Array, scale: floa
     total = np.empty(dim, F)
     starts = np.empty(positions + 1, np.int64)
     for row in range(rows):
-        runs = _runs(codes[row], starts)
+        runs = _runs(codes, row, starts)
         for kv in range(kv_heads):
             # heads that share keys read each of them together
             for at in range(positions):
@@ -94,54 +94,80 @@ def split_rows(query: Array, key: Array, value: Array, codes: Array, scale: floa
             for own in range(share):
                 head = kv * share + own
                 for group in range(groups):
-                    lse[row, head, group] = _group(
-                        scores[own], value[row, kv], codes[row], starts[: runs + 1], group, total
-                    )
+                    place = (row, kv, own, group, runs)
+                    lse[row, head, group] = _group(scores, value, codes, starts, place, total)
                     for c in range(dim):
                         values[row, head, group, c] = total[c]
 
 
 @compiled
-def _runs(codes: Array, starts: Array) -> int:
+def _runs(codes: Array, row: int, starts: Array) -> int:
     """The number of runs of equal codes. Their starts, and the end of the last one, are written into `starts`."""
     runs = 0
-    for at in range(codes.shape[0]):
-        if at == 0 or codes[at] != codes[at - 1]:
+    for at in range(codes.shape[1]):
+        if at == 0 or codes[row, at] != codes[row, at - 1]:
             starts[runs] = at
             runs += 1
-    starts[runs] = codes.shape[0]
+    starts[runs] = codes.shape[1]
     return runs
 
 
 @compiled
-def _group(scores: Array, states: Array, codes: Array, starts: Array, group: int, out: Array) -> float:
-    """The weighted mean of the states of a group into `out`. Returns its log-normaliser. Overwrites its scores."""
-    dim = states.shape[1]
+def _group(
+    scores: Array, value: Array, codes: Array, starts: Array, place: tuple[int, int, int, int, int], out: Array
+) -> Any:
+    """The weighted mean of the values of a group into `out`. Returns its log-normaliser. Overwrites its scores.
+
+    `place`: row, key/value head, row of `scores`, group, number of runs. Views of arrays would cost more than the
+    work on a short one.
+    """
+    row, kv, own, group, runs = place
+    dim = value.shape[3]
     top, total = F(-np.inf), F(0)
-    out[:] = 0
-    for run in range(starts.shape[0] - 1):
-        if codes[starts[run]] == group:
-            for at in range(starts[run], starts[run + 1]):
-                if not scores[at] <= top:  # NaN wins
-                    top = scores[at]
-    for run in range(starts.shape[0] - 1):
-        if codes[starts[run]] != group:
+    for c in range(dim):
+        out[c] = 0
+    for run in range(runs):
+        if codes[row, starts[run]] == group:
+            top = max(top, _largest(scores, own, starts[run], starts[run + 1]))
+    for run in range(runs):
+        if codes[row, starts[run]] != group:
             continue
         at, end = starts[run], starts[run + 1]
         for j in range(at, end):
-            scores[j] = exponential(scores[j] - top)
-            total += scores[j]
+            scores[own, j] = exponential(scores[own, j] - top)
+            total += scores[own, j]
         while at + 3 < end:  # four at a time, because each sum is read and written once
-            a, b, c, d = scores[at], scores[at + 1], scores[at + 2], scores[at + 3]
+            a, b, c, d = scores[own, at], scores[own, at + 1], scores[own, at + 2], scores[own, at + 3]
             for i in range(dim):
-                out[i] += a * states[at, i] + b * states[at + 1, i] + c * states[at + 2, i] + d * states[at + 3, i]
+                out[i] += (
+                    a * value[row, kv, at, i]
+                    + b * value[row, kv, at + 1, i]
+                    + c * value[row, kv, at + 2, i]
+                    + d * value[row, kv, at + 3, i]
+                )
             at += 4
         while at < end:
             for i in range(dim):
-                out[i] += scores[at] * states[at, i]
+                out[i] += scores[own, at] * value[row, kv, at, i]
             at += 1
     if total == 0:
         return F(-np.inf)
     for i in range(dim):
         out[i] /= total
     return F(math.log(total) + top)
+
+
+@compiled
+def _largest(scores: Array, own: int, at: int, end: int) -> Any:
+    """The largest score, without NaN, which the exponentials pass on. Four at a time do not wait for each other."""
+    a = b = c = d = F(-np.inf)
+    while at + 3 < end:
+        a = scores[own, at] if scores[own, at] > a else a
+        b = scores[own, at + 1] if scores[own, at + 1] > b else b
+        c = scores[own, at + 2] if scores[own, at + 2] > c else c
+        d = scores[own, at + 3] if scores[own, at + 3] > d else d
+        at += 4
+    while at < end:
+        a = scores[own, at] if scores[own, at] > a else a
+        at += 1
+    return max(max(a, b), max(c, d))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from heal.analysis.contribution import (
     Shift,
     contribution,
+    dissimilarity_of_shift,
     head_shifts,
     projected_contribution,
     projection_and_contribution,
@@ -42,7 +43,7 @@ class CausalStage:
         self, layer: int, residual: Tensor, heads: Tensor, projection: nn.Module, noise: Noise
     ) -> tuple[Tensor, Tensor] | None:
         """o_proj and the contributions in one read of the weights, if reading the weights dominates the time."""
-        add = self._adds[layer]
+        add, config = self._adds[layer], self.config
         if self._functions is not None and self._functions.name == "Triton":  # it runs after o_proj
             return None
         if type(projection) is not nn.Linear or heads.is_cuda or projection.weight.dtype != torch.float32:
@@ -50,9 +51,17 @@ class CausalStage:
         if add.norm is not None:  # the norm needs the complete output first
             return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
-        shift = Shift.of(outputs, self.config.replaced_by, noise, self._norms(layer, projection))
+        shift = Shift.of(outputs, config.replaced_by, noise, self._norms(layer, projection))
+        if self._functions is not None:
+            found = self._functions.project(
+                residual, outputs, shift.times(add.multiplier), projection, add.multiplier
+            )
+            if found is not None:
+                whole, along, squared = found
+                stream = torch.add(residual, whole, alpha=add.multiplier)
+                return whole, dissimilarity_of_shift(stream, along, squared, config.measure)
         return projection_and_contribution(
-            residual, outputs, shift, projection.weight, projection.bias, self.config.measure, add.multiplier
+            residual, outputs, shift, projection.weight, projection.bias, config.measure, add.multiplier
         )
 
     def measured(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from heal.analysis.contribution import Shift
 from heal.analysis.counterfactual import Attended
@@ -20,6 +20,8 @@ from heal.methods.heal import HEAL
 
 SMALL = 2**16
 """Up to this many cached keys of a layer (numbers), one thread is faster than several threads of sdpa."""
+
+NOTHING = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +50,9 @@ class NativeStep:
     exact: ClassVar[bool] = False
 
     def __init__(self, config: HEAL) -> None:
-        from heal.kernels import cpu, cpu_attention
+        from heal.kernels import cpu, cpu_attention, cpu_projection
 
-        self._functions, self._attention = cpu, cpu_attention
+        self._functions, self._attention, self._projection = cpu, cpu_attention, cpu_projection
         self._limit = np.inf if config.limit is None else float(config.limit)
         self._one_sided = config.drift == "language"
         self._measure = MEASURES.index(config.measure)
@@ -103,6 +105,31 @@ class NativeStep:
         )
         plain, out = torch.from_numpy(outputs).unbind()
         return NativeOutcome(torch.from_numpy(measured), plain, out)
+
+    def project(
+        self, residual: Tensor, outputs: Tensor, shift: Shift, projection: nn.Linear, multiplier: float
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        weight, (rows, heads, _) = projection.weight.detach(), outputs.shape
+        if rows > 1 or not weight.is_contiguous():  # a matrix product uses the weights of a block for all rows
+            return None
+        if weight.numel() > SMALL and torch.get_num_threads() > 1:
+            return None
+        projected = np.empty((1, len(weight)), np.float32)
+        sums = np.zeros((2, heads))
+        if shift.random is not None:
+            sums[1] = shift.random[0].numpy()
+        self._projection.project(
+            weight.numpy(),
+            NOTHING if projection.bias is None else projection.bias.detach().numpy(),
+            _contiguous(residual[0]),
+            _contiguous(outputs[0]),
+            _contiguous(shift.moved[0]),
+            multiplier,
+            projected[0],
+            sums,
+        )
+        along, squared = torch.from_numpy(sums).float().unsqueeze(1)
+        return torch.from_numpy(projected), along, squared
 
     def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:
         return None
