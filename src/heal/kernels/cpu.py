@@ -2,7 +2,8 @@
 
 It computes expected scores, factors, the plain and the calibrated output: the same as `expected_scores`,
 `joint_factors` and `Split.scaled`, which are its oracles. The arrays of a step are small, so that elsewhere the
-number of operations decides the cost. Loops have a fixed length where possible, so that they become vector instructions.
+number of operations decides the cost. Loops have a fixed length where possible, so that they become vector
+instructions.
 """
 
 from __future__ import annotations
