@@ -20,10 +20,10 @@ def test_kv_bytes() -> None:
 
 
 def test_extra_bytes_are_ordered() -> None:
-    fused, expected, fast, reference = (
-        extra_bytes(path, LLAVA, 8, 8192) for path in ("fused", "fast,expected", "fast", "reference")
+    fused, fast, gaussian, reference = (
+        extra_bytes(path, LLAVA, 8, 8192) for path in ("fused", "fast", "fast,gaussian", "reference")
     )
-    assert 0 == extra_bytes("plain", LLAVA, 8, 8192) < fused < expected < fast < LLAVA.kv_bytes(8, 8192) < reference
+    assert 0 == extra_bytes("plain", LLAVA, 8, 8192) < fused < fast < gaussian < LLAVA.kv_bytes(8, 8192) < reference
     assert extra_bytes("fused", LLAVA, 8, 1024) == fused  # it does not grow with the context
     with pytest.raises(ConfigError, match="no cost model for the path 'other'"):
         extra_bytes("other", LLAVA, 1, 1)
@@ -56,8 +56,8 @@ def test_launches_by_path() -> None:
     assert found == {"plain": 42.0, "fast": 160.0, "fused": 42.0 + FUSED_LAUNCHES}
     for name in ("heal:fused (Numba)", "heal:fused (Triton)"):
         assert counted({"plain": 42.0, name: 44.0}) == {"plain": 42.0, "fused": 44.0}
-    rows = predict(DEVICES["a100"], counted({"plain": 42.0, "heal:fast,expected": 90.0}))
-    assert {row.path for row in rows} == {"fast,expected", "fused"}
+    rows = predict(DEVICES["a100"], counted({"plain": 42.0, "heal:fast,gaussian": 90.0}))
+    assert {row.path for row in rows} == {"fast,gaussian", "fused"}
 
 
 def test_errors() -> None:

@@ -149,12 +149,12 @@ def test_a_kernel_outside_of_the_dispatcher_counts_once(monkeypatch: pytest.Monk
 
 def test_a_function_of_numba_counts_once_with_its_arrays() -> None:
     pytest.importorskip("numba")
-    from heal.kernels import cpu
+    from heal.kernels import cpu_attention as cpu
 
     original = cpu.append
     moments = [np.zeros((1, 2, 1, 2, 4), np.float32) for _ in range(2)]
     count, key = np.zeros((1, 2), np.float32), np.ones((1, 1, 4), np.float32)
-    found = counted(lambda: cpu.append(*moments, count, key, key, np.zeros(1, np.uint8)))
+    found = counted(lambda: cpu.append(*moments, count, key[:, :, None], key[:, :, None], np.zeros((1, 1), np.uint8)))
     assert found.operations == {"numba": 1}
     assert found.read == 2 * 64 + 8 + 2 * 16 + 1
     assert count.tolist() == [[1, 0]]
@@ -163,9 +163,10 @@ def test_a_function_of_numba_counts_once_with_its_arrays() -> None:
 
 def test_every_entry_point_of_numba_exists() -> None:
     pytest.importorskip("numba")
-    from heal.kernels import cpu
+    from heal.kernels import cpu, cpu_attention, cpu_projection
 
-    assert all(callable(getattr(cpu, name)) for name in cpu.CALLED_FROM_PYTHON)
+    for module in (cpu, cpu_attention, cpu_projection):
+        assert all(callable(getattr(module, name)) for name in module.CALLED_FROM_PYTHON)
 
 
 def test_what_runs_on_a_cpu_only_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:

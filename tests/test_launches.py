@@ -38,13 +38,13 @@ def found(subject: Subject) -> Launches:
 
 def test_every_path_and_method_is_a_variant() -> None:
     methods, skipped = variants(BASE)
-    forms = {"heal:fast", "heal:fast,expected", COMPILED, "heal:reference"}
+    forms = {"heal:fast", "heal:fast,gaussian", COMPILED, "heal:reference"}
     assert set(methods) == {"plain", *forms, *available()} - {"heal"}
     assert skipped == {}
     for name in forms - {COMPILED}:
         method = methods[name]
         assert isinstance(method, HEAL)
-        assert name == f"heal:{method.path}" + ",expected" * (method.noise == "expected")
+        assert name == f"heal:{method.path}" + ",gaussian" * (method.noise == "gaussian")
     method = methods[COMPILED]
     assert isinstance(method, HEAL)
     assert (method.path, method.noise, method.replaced_by) == ("fused", "expected", "expected")
@@ -87,7 +87,7 @@ def test_heal_launches_more_than_plain(found: Launches) -> None:
 
 
 def test_a_fused_layer_is_a_few_calls(found: Launches) -> None:
-    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast,expected", COMPILED))
+    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast", COMPILED))
     calls = fused.operations["triton" if interpreted() else "numba"]
     assert 1 <= calls <= 3  # Numba: the moments, the split and the rest; Triton: all of it, and a refresh
     assert plain.mean.launches < fused.mean.launches < fast.mean.launches
@@ -97,7 +97,7 @@ def test_a_fused_layer_is_a_few_calls(found: Launches) -> None:
 def test_the_embedded_model_launches_as_few_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "ROUNDS", 1)
     found = count(embedded_subject(), heal_only=True)
-    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast,expected", COMPILED))
+    plain, fast, fused = (found.method(name) for name in ("plain", "heal:fast", COMPILED))
     assert fused.mean.launches <= plain.mean.launches + MOST_FUSED
     assert fast.mean.launches <= MOST_EXPECTED
     for method in (fast, fused):  # nothing but the check for NaN, at 32 steps at once

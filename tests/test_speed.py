@@ -140,7 +140,7 @@ def test_the_fused_path_is_measured_with_expected_noise(patched: pytest.MonkeyPa
 
 
 def test_the_fused_path_is_left_out_with_a_reason(patched: pytest.MonkeyPatch) -> None:
-    found = short(HEAL(interval=2))
+    found = short(HEAL(preset="gaussian", interval=2))
     assert [arm.name for arm in found.arms] == ["plain", "fast"]
     assert found.skipped == {"fused": "gaussian masking with diagonal covariance"}
     with pytest.raises(ConfigError, match="fused was not measured: choose one of plain, fast"):

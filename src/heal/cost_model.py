@@ -78,8 +78,8 @@ def extra_bytes(path: str, decoder: Decoder, batch: int, context: int) -> int:
     """What a path moves beside the weights and one pass over keys and values, in all layers.
 
     The moments of two groups are read and written in fp32. `fast` also writes and reads, in fp32, the scores of every
-    query head and the Gaussian draws, whose number is one per head and position and does not grow with the batch.
-    `fast,expected` has no draws. `reference` materialises noise keys and values in fp32 for two groups, and reads the
+    query head. `fast,gaussian` has draws too, whose number is one per head and position and does not grow with the
+    batch. `reference` materialises noise keys and values in fp32 for two groups, and reads the
     real ones again. `fused` keeps scores and draws on the chip.
     """
     s = decoder.shape
@@ -89,13 +89,13 @@ def extra_bytes(path: str, decoder: Decoder, batch: int, context: int) -> int:
     draws = 2 * FULL * s.heads * context
     if path in ("plain", "fused"):
         return decoder.layers * moments * (path == "fused")
-    if path in ("fast", "fast,expected"):
-        return decoder.layers * (moments + scores + draws * (path == "fast"))
+    if path in ("fast", "fast,gaussian"):
+        return decoder.layers * (moments + scores + draws * (path == "fast,gaussian"))
     if path == "reference":
         states = batch * context * s.kv_heads * dim * 2  # elements of keys and values
         copies = 2 * (2 * FULL * states) + HALF * states  # per group: written and read; and the plain pass
         return decoder.layers * (copies + 3 * scores + 2 * FULL * states)
-    raise ConfigError(f"there is no cost model for the path {path!r}: choose fast, fast,expected, fused or reference")
+    raise ConfigError(f"there is no cost model for the path {path!r}: choose fast, fast,gaussian, fused or reference")
 
 
 @dataclass(frozen=True)

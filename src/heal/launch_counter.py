@@ -282,8 +282,9 @@ def _compiled_callables() -> list[tuple[Any, str, str]]:
     from heal.analysis import step
 
     found: list[tuple[Any, str, str]] = [(step, "compiled_step", "compiled_step")]
-    if numba := sys.modules.get("heal.kernels.cpu"):
-        found += [(numba, name, "numba") for name in numba.CALLED_FROM_PYTHON]
+    for module in ("cpu", "cpu_attention", "cpu_projection"):
+        if numba := sys.modules.get(f"heal.kernels.{module}"):
+            found += [(numba, name, "numba") for name in numba.CALLED_FROM_PYTHON]
     if "triton" in sys.modules:
         interpreter, jit = import_module("triton.runtime.interpreter"), import_module("triton.runtime.jit")
         found += [(jit.JITFunction, "run", "triton"), (interpreter.GridExecutor, "__call__", "triton")]

@@ -165,15 +165,15 @@ def variants(
     """Plain, every path of HEAL and every other registered method, and why some are left out."""
     found: dict[str, Method | None] = {PLAIN: None}
     skipped: dict[str, str] = {}
-    found["heal:fast"] = replace(base, path="fast")
-    expected = replace(base, path="fast", masking="expected", replacement="expected", compile=False)
-    found["heal:fast,expected"] = expected
+    expected = replace(base, path="fast", masking="expected", replacement="expected", draws=1, compile=False)
+    found["heal:fast"] = expected
+    found["heal:fast,gaussian"] = replace(expected, masking="gaussian", replacement="gaussian")
     functions = find(expected, torch.device(device))
     if isinstance(functions, str):
         skipped[FUSED] = functions
     else:
         found[f"{FUSED} ({functions.name})"] = replace(expected, path="fused")
-    found["heal:reference"] = replace(base, path="reference", compile=False)
+    found["heal:reference"] = replace(expected, path="reference")
     for name, kind in available().items():
         if name != HEAL.name and not heal_only:
             _add(found, skipped, name, kind)

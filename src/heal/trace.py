@@ -162,7 +162,8 @@ class Trace:
         counted = (self.types == int(HeadType.SYNERGY)) & (self.visual > 0) & (self.language > 0)
         sums = [np.where(counted, part, 0).sum((1, 2)) for part in (self.visual, self.language, self.total)]
         whole = sums[2][:, None]
-        return np.divide(np.stack(sums[:2], 1), whole, out=np.full((self.steps, 2), np.nan, np.float32), where=whole > 0)
+        unknown = np.full((self.steps, 2), np.nan, np.float32)
+        return np.divide(np.stack(sums[:2], 1), whole, out=unknown, where=whole > 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file atomically. Missing folders are created."""

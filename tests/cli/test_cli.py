@@ -198,7 +198,7 @@ def test_analyze_some_layers(picture: str) -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     shape = Shape(hidden=32, intermediate=32, heads=4, kv_heads=2, positions=24, visual=12)
     monkeypatch.setattr("heal.speed.PRESETS", {"tiny": shape})
-    return ["speed", "--preset", "tiny", "--rounds", "2", "--method", "heal:interval=2"]
+    return ["speed", "--preset", "tiny", "--rounds", "2", "--method", "heal:preset=gaussian,interval=2"]
 
 
 def test_speed_json(tiny: list[str]) -> None:
@@ -213,7 +213,7 @@ def test_speed_json(tiny: list[str]) -> None:
 
 
 def test_speed_of_the_fused_path(tiny: list[str]) -> None:
-    options = [*tiny[:-1], "heal:preset=expected,interval=2", "--no-reference"]
+    options = [*tiny[:-1], "heal:interval=2", "--no-reference"]
     table = cli(*options).stdout
     assert "HEAL, fused, " in table
     assert "left out" not in table

@@ -60,7 +60,8 @@ PARTS = np.zeros(2, "float32")
 
 
 def test_hallucinated_names_are_marked() -> None:
-    token = ObjectToken(0, "cup", False, 0, 0, True, *(np.zeros((1, 1), t) for t in ("float32", "uint8", "float32")), PARTS)
+    scores, types = np.zeros((1, 1), "float32"), np.zeros((1, 1), "uint8")
+    token = ObjectToken(0, "cup", False, 0, 0, True, scores, types, scores, PARTS)
     answer = Answer("A dog and two cups near a cup.", (), (), "stop", 1, 1.0, 0.5)
     assert demo.marked(answer, [token]) == "A dog and two [!cups!] near a [!cup!]."
     assert demo.marked(answer, []) == answer.text

@@ -11,15 +11,17 @@ pytest.importorskip("numba")
 
 from heal import HEAL
 from heal.analysis.calibration import factors, joint_factors
+from heal.analysis.contribution import Shift, projection_and_sums, squared_norms
 from heal.analysis.counterfactual import Attended
 from heal.analysis.expected import StepTables, expected_scores
 from heal.analysis.information import DEAD_ZONE, MEASURES
-from heal.analysis.lognormal import NodeTables
+from heal.analysis.lognormal import Bank, NodeTables
 from heal.analysis.moments import Moments
 from heal.analysis.split import Regions, split_attention
+from heal.kernels import cpu, cpu_attention
 from heal.methods import heal_native
 from heal.methods.heal_native import NativeOutcome, NativeStep
-from tests.analysis.conftest import CPU, attended
+from tests.analysis.conftest import CPU, attended, noise
 
 EVEN = ("LLVVVVVVLLLL", "LLVVVVVVLLLL")
 UNEVEN = ("LLVVVVVVLLLL", "..LLVVVVLLLL", "LLLL.LLLLLLL")
@@ -111,3 +113,52 @@ def test_large_scores_do_not_overflow():
     found, _ = native(at, HEAL(), torch.tensor([[0.5, 0.5]]).double(), torch.ones(3, 4, dtype=torch.bool))
     assert found.scores.isfinite().all()
     np.testing.assert_allclose(found.plain.numpy(), at.real.output.flatten(1, 3).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("multiplier", [1.0, 0.5])
+def test_a_projection_and_its_contributions_equal_those_of_torch(bias, multiplier):
+    generator = torch.Generator().manual_seed(2)
+    projection = torch.nn.Linear(32, 24, bias=bias)
+    residual, outputs = torch.randn(1, 24, generator=generator), torch.randn(1, 4, 8, generator=generator)
+    shift = Shift.of(outputs, "expected", noise(), squared_norms(projection.weight.detach(), 4))
+    with torch.no_grad():
+        found = NativeStep(HEAL()).project(residual, outputs, shift.times(multiplier), projection, multiplier)
+        assert found is not None
+        whole, sums = projection_and_sums(
+            residual, outputs, shift, projection.weight, projection.bias, multiplier=multiplier
+        )
+    assert_close(found[0], whole)
+    assert_close(found[1].both, sums.both, atol=1e-5, rtol=1e-5)
+    assert_close(found[1].contribution(), sums.contribution())
+
+
+def test_exponentials_are_those_of_numpy():
+    x = -np.linspace(0, 80, 4001)
+    assert_close(np.array([cpu.exponential(v) for v in x]), np.exp(x), atol=0, rtol=1e-13)
+    single = x.astype(np.float32)
+    found = np.array([cpu_attention.exponential(v) for v in single], np.float32)
+    assert_close(found, np.exp(single), atol=0, rtol=6e-7)
+    for function in (cpu.exponential, cpu_attention.exponential):
+        assert np.isnan(function(np.float32(np.nan)))
+        assert function(np.float32(-np.inf)) < 1e-37
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 64, 77, 1000])
+def test_the_bank_gives_the_tables(n):
+    """The compiled functions interpolate between two stored tables."""
+    bank = Bank()
+    low, high, share, add, factor = bank.column(n)
+    table = np.float64(bank.array[low] + share * (bank.array[high] - bank.array[low])).reshape(-1, 2, 9)
+    expected = TABLES.of([n])[0].numpy()
+    assert_close(table[:, 0, 1:] + add, expected[:, 0, 1:], atol=1e-12, rtol=1e-12)
+    assert_close(table[:, 1, 1:] * factor, expected[:, 1, 1:], atol=1e-12, rtol=1e-12)
+
+
+def test_the_bank_grows():
+    bank = Bank()
+    columns = {n: bank.column(n)[:2] for n in range(1, 40)}
+    for n, (low, high) in columns.items():
+        assert bank.column(n)[:2] == (low, high)
+        assert bank.array.shape[0] > max(low, high)
+    assert len({low for low, _ in columns.values()}) > 4

@@ -38,7 +38,9 @@ def test_compiled_equals_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"masking": "zero"}, {"covariance": "full"}, {"draws": 2}, {"path": "reference"}, {"preset": "expected"}], ids=str
+    "options",
+    [{"masking": "zero"}, {"covariance": "full"}, {"draws": 2}, {"path": "reference"}, {"preset": "expected"}],
+    ids=str,
 )
 def test_options_that_cannot_be_compiled_are_rejected(options: dict) -> None:
     with pytest.raises(ConfigError, match="compile needs"):

@@ -38,19 +38,29 @@ ENTRIES_PER_DOUBLING = PER_DOUBLING / 2
 class StepTables:
     """What the layers of one step share: a table for each number of positions, of each row if rows differ."""
 
-    tables: Float[Tensor, "tables spreads two slots"]
-    offset: Float[Tensor, "tables one"]
-    """Table coordinate of s² = 1, where s² is the sum over channels of q²·Σ(k − μ)²."""
     counts: tuple[tuple[int, ...], ...]
+    scale: float
+    source: NodeTables
     grids: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, regions: Regions, scale: float, source: NodeTables) -> StepTables:
         even = all(row == regions.counts[0] for row in regions.counts)
         counts = tuple(row[:MASKED_GROUPS] for row in (regions.counts[:1] if even else regions.counts))
-        flat = [n for row in counts for n in row]
-        offsets = [_coordinate(scale / math.sqrt(max(n, 1))) for n in flat]
-        return cls(source.of(flat), source.numbers(offsets), counts)
+        return cls(counts, scale, source)
+
+    @cached_property
+    def _flat(self) -> list[int]:
+        return [n for row in self.counts for n in row]
+
+    @cached_property
+    def tables(self) -> Float[Tensor, "tables spreads two slots"]:
+        return self.source.of(self._flat)
+
+    @cached_property
+    def offset(self) -> Float[Tensor, "tables one"]:
+        """Table coordinate of s² = 1, where s² is the sum over channels of q²·Σ(k − μ)²."""
+        return self.source.numbers([_coordinate(self.scale / math.sqrt(max(n, 1))) for n in self._flat])
 
     def look_up(
         self, spread: Float[Tensor, "rows kv_heads group two"], divided: bool = False
@@ -71,18 +81,19 @@ class StepTables:
     @cached_property
     def plain_offset(self) -> Float[Tensor, "one one"]:
         """`offset` for s² that is already divided by n, of every table."""
-        return torch.full((1, 1), _coordinate(1.0), dtype=torch.float64, device=self.offset.device)
+        return torch.full((1, 1), _coordinate(1.0), dtype=torch.float64, device=self.source.device)
 
     @cached_property
-    def array(self) -> NDArray[np.float64]:
-        """The tables as an array [rows or 1, two, spreads, pair, slots]."""
-        return self.tables.unflatten(0, (-1, MASKED_GROUPS)).numpy()
+    def banked(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The bank of tables, and its columns [rows or 1, two, 6] for each row and group.
 
-    @cached_property
-    def positions(self) -> NDArray[np.float64]:
-        """`offset` in entries of a table, [rows or 1, two]."""
-        found = (self.offset + 1) * (SPREADS - 1) / 2
-        return found.view(-1, MASKED_GROUPS).numpy()
+        The sixth number is `offset` in entries of a table.
+        """
+        found = {
+            n: (*self.source.bank.column(n), position(self.scale / math.sqrt(max(n, 1)))) for n in set(self._flat)
+        }
+        columns = np.array([found[n] for n in self._flat]).reshape(-1, MASKED_GROUPS, 6)
+        return self.source.bank.array, columns
 
     @cached_property
     def single(self) -> tuple[Float[Tensor, "rows two spreads pair slots"], Float[Tensor, "rows two"]]:

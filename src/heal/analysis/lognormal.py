@@ -13,8 +13,10 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heal.analysis.split import LOWEST
@@ -127,6 +129,7 @@ class NodeTables:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.bank = Bank()
         self._grids: dict[int, Tensor] = {}
         self._tables: dict[int, Tensor] = {}
         self._numbers: dict[float, Tensor] = {}
@@ -164,6 +167,43 @@ class NodeTables:
         if n not in self._grids:
             self._grids[n] = torch.nn.functional.pad(_computed(n), (1, 0)).to(self.device)
         return self._grids[n]
+
+
+class Bank:
+    """The computed tables in one array, for functions that interpolate between two of them themselves.
+
+    Few numbers of positions are computed, so that it hardly grows, and no step has to build tables.
+    """
+
+    def __init__(self) -> None:
+        self._stored = np.empty((4, SPREADS, 2 * (1 + NODES)))
+        self._places: dict[int, int] = {}
+
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """[tables, spreads, 2·slots]; the last ones may be unused."""
+        return self._stored
+
+    def column(self, n: int) -> tuple[int, int, float, float, float]:
+        """How the table of n positions follows from the stored ones.
+
+        L is that of the first table, and the share of the way to the second one, plus the fourth number. C/n is the
+        same times the fifth number.
+        """
+        if n == 0:  # as `NodeTables.of`
+            place = self._place(1)
+            return place, place, 0.0, LOWEST, 0.0
+        low, high, share = _neighbours(n)
+        return self._place(low), self._place(high), share, math.log(n), 1 / n
+
+    def _place(self, n: int) -> int:
+        if n not in self._places:
+            count = len(self._places)
+            if count == len(self._stored):  # not in place, because a step may be using the array
+                self._stored = np.concatenate([self._stored, np.empty_like(self._stored)])
+            self._stored[count] = torch.nn.functional.pad(_computed(n), (1, 0)).flatten(1).numpy()
+            self._places[n] = count
+        return self._places[n]
 
 
 def position(spread: float) -> float:

@@ -7,9 +7,12 @@ variance of keys with a large bias, and because recomputing them from the cache 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heal.analysis.split import Regions
@@ -101,6 +104,17 @@ class Moments:
     @property
     def variance(self) -> Float[Tensor, "rows groups kv_heads two dim"]:
         return self.squared / self.count.clamp(min=1)[..., None, None, None]
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Mean, squared and count in the same memory, on a CPU."""
+        if self.grown:
+            _ = self.count  # written to `stored`
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        return self.mean.numpy(), self.squared.numpy(), self.stored.numpy()
 
     @property
     def nbytes(self) -> int:

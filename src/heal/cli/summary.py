@@ -104,6 +104,7 @@ def csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
         facts = asdict(row) | {"unchanged": row.unchanged}
         shared = {k: v for k, v in facts.items() if k not in ("figures", "differences", "equal_recall")}
         place = {key: shared.pop(key) for key in ("task", "method")}
+        lines: dict[str, tuple[Interval | None, Interval | None]]
         lines = {name: (value, (row.differences or {}).get(name)) for name, value in row.figures.items()}
         if found := row.equal_recall:
             lines |= {AT_EQUAL_RECALL: (None, found.mean), AT_HIGHEST_RECALL: (None, found.highest)}
@@ -118,7 +119,7 @@ def bounds(interval: Interval | None, name: str = "") -> dict[str, float | None]
 
 
 def equal_recall_table(rows: list[Row]) -> Table:
-    """CHAIR_i of each method and of the first one where their captions, cut after some sentences, have equal recall."""
+    """CHAIR_i of each method and of the first where their captions, cut after some sentences, have equal recall."""
     cells = []
     for row in rows:
         if found := row.equal_recall:

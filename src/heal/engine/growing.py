@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from heal.analysis.split import LANGUAGE, Regions, grown_spans
+from heal.analysis.split import LANGUAGE, UNATTENDED, Regions, grown_spans
 
 SPARE = 128
 """Number of positions that are filled in ahead."""
@@ -70,4 +71,8 @@ def extended(known: Regions, masks: Growing, groups: Sequence[int]) -> Regions:
     )
     same = known.spans is not None and len(set(groups)) == 1
     spans = grown_spans(known.spans, known.length, groups[0]) if same and known.spans is not None else None
-    return replace(known, masks=masks.add(column), counts=counts, spans=spans)
+    found = replace(known, masks=masks.add(column), counts=counts, spans=spans)
+    if "codes" in vars(known):  # they grow as well
+        new = np.array([group if group >= 0 else UNATTENDED for group in groups], np.uint8)
+        vars(found)["codes"] = np.concatenate([known.codes, new[:, None]], axis=1)
+    return found

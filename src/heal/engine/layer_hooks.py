@@ -87,14 +87,15 @@ class LayerHooks:
                 unchanged.append(attention.plain_attention(module, query, key, value, mask, **options)[0])
             return unchanged[0]
 
-        length = min(key.shape[2], generation.length)  # a static cache is longer
+        length = generation.length
+        whole = key.shape[2] <= length  # a static cache is longer
         call = AttentionCall(
             generation,
             layer,
             self.layout.kinds[layer],
             query,
-            key[:, :, :length],
-            value[:, :, :length],
+            key if whole else key[:, :, :length],
+            value if whole else value[:, :, :length],
             mask,
             options.get("scaling") or query.shape[-1] ** -0.5,
             options.get("softcap"),

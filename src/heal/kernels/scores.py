@@ -45,7 +45,7 @@ def shares(visual, language, neutral, NEUTRAL: tl.constexpr):
 @triton.jit
 @no_type_check
 def dissimilarity(along, squared, norm, MEASURE: tl.constexpr):
-    """1 − Sim(h, h + δ) from ⟨h, δ⟩, ‖δ‖² and ‖h‖, as `_dissimilarity_of_shift` in heal.analysis.contribution."""
+    """1 − Sim(h, h + δ) from ⟨h, δ⟩, ‖δ‖² and ‖h‖, as `dissimilarity_of_shift` in heal.analysis.contribution."""
     unit = at_least(norm, TINY)
     size = root(at_least(squared, 0.0)) / unit
     forward = 1 + along / unit / unit

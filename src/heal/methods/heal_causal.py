@@ -53,6 +53,12 @@ class CausalStage:
             return None
         outputs = heads.view(heads.shape[0], self.heads, -1)
         shift = Shift.of(outputs, self.config.replaced_by, noise, self._norms(layer, projection))
+        if self._functions is not None:
+            found = self._functions.project(
+                residual, outputs, shift.times(add.multiplier), projection, add.multiplier
+            )
+            if found is not None:
+                return found
         return projection_and_sums(residual, outputs, shift, projection.weight, projection.bias, add.multiplier)
 
     def measured(

@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from heal.analysis.contribution import Shift
+from heal.analysis.contribution import Shift, ShiftSums
 from heal.analysis.counterfactual import Attended
 from heal.analysis.expected import StepTables
 from heal.analysis.moments import Moments
@@ -53,6 +53,14 @@ class FusedFunctions(Protocol):
         """`least` and `targets` as in `joint_factors`, with targets [heads or 1, 2].
 
         `append`: whether the moments do not contain the newest position yet. It is added in place.
+        """
+
+    def project(
+        self, residual: Tensor, outputs: Tensor, shift: Shift, projection: nn.Linear, multiplier: float
+    ) -> tuple[Tensor, ShiftSums] | None:
+        """`projection_and_sums`, or None if torch is as good.
+
+        The shift is in units of the stream: it contains `multiplier` already.
         """
 
     def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:

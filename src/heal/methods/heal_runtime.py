@@ -103,7 +103,7 @@ class HealRuntime(Runtime[HealState]):
             state.prompt_contribution = state.stack(state.contributions, generation.rows)
         if not prompt or not self.repeats_last_position:
             if self.config.calibrate:
-                generation.tally.add(*(state.stack(f, generation.rows, 1.0) for f in (state.betas, state.gammas)))
+                generation.tally.add(*state.both_factors(generation.rows, missing=1.0))
             if self.trace:
                 state.records.append(state.record(generation.rows, generation.step == 0, prompt))
         if state.refresh and not prompt:
@@ -163,14 +163,14 @@ class HealRuntime(Runtime[HealState]):
         assert state.found is not None
         found = joint_factors(
             scores,
-            state.found.least[:, layer].to(scores.device),
+            state.found.least_of[layer].to(scores.device),
             self._both_targets(layer, scores.device, scores.dtype),
             self.config.limit,
             self.config.drift == "language",
         )
-        beta, gamma = state.betas[layer], state.gammas[layer] = found[..., 0], found[..., 1]
+        state.factors[layer] = found
         if not self._fast:
-            return reference_output(at, beta.float(), gamma.float()).unsqueeze(1)
+            return reference_output(at, found[..., 0].float(), found[..., 1].float()).unsqueeze(1)
         if self.stage.expected:
             call.know_plain(at.real.output.flatten(1, 3))
         return at.real.scaled(found.unflatten(1, (at.key.shape[1], -1)))
@@ -200,12 +200,13 @@ class HealRuntime(Runtime[HealState]):
         at, layer = call.newest, call.layer
         assert state.found is not None
         targets = self._both_targets(layer, at.query.device, fused.dtype).view(-1, 2)
-        least = state.found.least[:, layer].to(at.query.device)
+        least = state.found.least_of[layer].to(at.query.device)
         found = fused.run(at, moments, behind, self.stage.tables(at), least, targets)
-        state.scores[layer] = found.scores
+        if state.refresh or self.trace:
+            state.scores[layer] = found.scores
         if not self.config.calibrate or not state.active(layer):
             return None
-        state.betas[layer], state.gammas[layer] = found.factors.unbind(-1)
+        state.factors[layer] = found.factors
         call.know_plain(found.plain, fused.exact)
         return found.out.unsqueeze(1)
 
@@ -228,7 +229,8 @@ class HealRuntime(Runtime[HealState]):
             one_sided=self.config.drift == "language",
             measure=self.config.measure,
         )
-        visual, language, total, state.betas[layer], state.gammas[layer], out = compiled_step(step)
+        visual, language, total, beta, gamma, out = compiled_step(step)
+        state.factors[layer] = torch.stack([beta, gamma], dim=-1)
         state.scores[layer] = torch.stack([visual, language, total], dim=-1)
         return out.unsqueeze(1)
 

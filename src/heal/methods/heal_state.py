@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,6 +28,11 @@ class HeadTypes:
     """What visual and language information must exceed: the dead zone for the chosen heads, ∞ for the others."""
     active: list[bool]
     """Layers in which at least one head of one row is calibrated."""
+
+    @cached_property
+    def least_of(self) -> tuple[Tensor, ...]:
+        """`least` of each layer, contiguous."""
+        return self.least.transpose(0, 1).contiguous().unbind()
 
     def select(self, rows: list[int]) -> HeadTypes:
         index = torch.tensor(rows, device=self.types.device)
@@ -59,8 +65,8 @@ class HealState(State):
         """Contributions as the layers leave them."""
         self.contributions: list[Tensor | None] = [None] * self._layers
         self.streams: list[Tensor | None] = [None] * self._layers
-        self.betas: list[Tensor | None] = [None] * self._layers
-        self.gammas: list[Tensor | None] = [None] * self._layers
+        self.factors: list[Tensor | None] = [None] * self._layers
+        """β and γ, [rows, heads, 2]."""
 
     def begin_pass(self, step: int, refresh: bool) -> None:
         self.clear()
@@ -105,6 +111,14 @@ class HealState(State):
             layers = [blank if t is None else t for t in layers]
         return torch.stack([t.to(known.device) for t in layers if t is not None], dim=1)
 
+    def both_factors(self, rows: int, missing: float = torch.nan) -> tuple[Tensor, Tensor]:
+        """β and γ of all layers, each [rows, layers, heads]."""
+        if all(t is None for t in self.factors):
+            blank = torch.full((rows, self._layers, self._heads), missing)
+            return blank, blank
+        beta, gamma = self.stack(self.factors, rows, missing).unbind(-1)
+        return beta, gamma
+
     def stack_scores(self, scores: Sequence[Tensor | None], rows: int) -> HeadScores:
         if all(t is None for t in scores):
             return HeadScores(*torch.full((3, rows, self._layers, self._heads), torch.nan))
@@ -116,13 +130,14 @@ class HealState(State):
         scores = self.stack_scores(self.prompt_scores if prompt else self.scores, rows)
         contributions = self.prompt_contribution if first else self.stack(self.contributions, rows)
         assert contributions is not None
+        beta, gamma = self.both_factors(rows)
         values = {
             "visual": scores.visual,
             "language": scores.language,
             "total": scores.total,
             "contribution": contributions,
-            "beta": self.stack(self.betas, rows).float(),
-            "gamma": self.stack(self.gammas, rows).float(),
+            "beta": beta.float(),
+            "gamma": gamma.float(),
             "types": self.found.types,
         }
         return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or self.refresh)

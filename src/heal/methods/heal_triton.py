@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heal.analysis.contribution import Shift
 from heal.analysis.counterfactual import Attended
@@ -58,6 +58,11 @@ class TritonStep:
                 measure=config.measure,
             )
         )
+
+    def project(
+        self, residual: Tensor, outputs: Tensor, shift: Shift, projection: nn.Linear, multiplier: float
+    ) -> None:
+        return None
 
     def contribution(self, stream: Tensor, shift: Shift, weight: Tensor) -> Tensor | None:
         if weight.dtype not in DTYPES:

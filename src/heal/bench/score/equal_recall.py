@@ -1,8 +1,8 @@
 """Gain at equal recall: the CHAIR_i of two methods compared where their captions reach the same object recall.
 
-A method that names fewer objects has a lower CHAIR_i without being more truthful. So every caption is cut after 1, 2, …
-sentences. The points (object recall, CHAIR_i) of all captions, after each number of sentences, make a curve for each
-method, and the curves are compared at the same recall.
+A method that names fewer objects has a lower CHAIR_i without being more truthful. So every caption is cut after
+1, 2, … sentences. The points (object recall, CHAIR_i) of all captions, after each number of sentences, make a curve
+for each method, and the curves are compared at the same recall.
 """
 
 from __future__ import annotations
