@@ -94,15 +94,15 @@ def study(
     _check_data(chosen, setup)
     from heal.bench.run.shard import Shard
     from heal.extras import require
-    from heal.studies.running import Workshop
+    from heal.studies.running import StudyRunner
 
     require("matplotlib", "scipy")
     shard = Shard.current()
     try:
         vlm = common.load(model, dtype, device or shard.device, allow_incomplete)
         with _watching(shard.main) as watch:
-            workshop = Workshop(vlm, out, tuple(records or ()), shard, watch)
-            reports = {study.name: workshop.study(study, setup) for study in chosen}
+            runner = StudyRunner(vlm, out, tuple(records or ()), shard, watch)
+            reports = {study.name: runner.study(study, setup) for study in chosen}
     except KeyboardInterrupt:
         note(f"what was measured is in {out}: run the same command again to continue")
         raise
