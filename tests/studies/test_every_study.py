@@ -51,7 +51,7 @@ def test_names_are_those_of_the_modules_and_unique():
 
 
 def test_unknown_study():
-    with pytest.raises(ConfigError, match="no study 'head-by-token': choose from .*heads-by-token"):
+    with pytest.raises(ConfigError, match=r"no study 'head-by-token': choose from .*heads-by-token"):
         named(["head-by-token"])
 
 

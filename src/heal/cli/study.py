@@ -176,12 +176,12 @@ def _print_reports(reports: dict[str, Report], out: Path, output: Format) -> Non
         if output is Format.csv:
             emit_csv([{"study": name, **row} for row in flat_rows(report.tables[0])])
             continue
-        for table in report.tables:
+        for table in report.tables if len(reports) == 1 else ():
             headings, rows = cells(table)
             leading = len(table.rows[0].labels) if table.rows else 1
             show(Table(headings, rows, f"{name}: {table.title or table.name}", leading), output)
         for verdict in report.verdicts:
-            say(verdict.text)
+            say(f"{name}: {verdict.text}")
         note(f"{name}: tables, figures and verdict are in {out / name}")
 
 
