@@ -76,4 +76,3 @@ def test_the_form_of_heal_is_the_first_that_the_user_gave():
     given = HEAL(alpha=0.6, preset="paper")
     setup = Setup(methods={"plain": None, "heal": given})
     assert setup.heal == given
-    assert setup.measuring == HEAL(alpha=0.6, preset="paper", calibrate=False)
