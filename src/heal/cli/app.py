@@ -25,6 +25,7 @@ from heal.cli.report import report
 from heal.cli.run import run
 from heal.cli.score import app as score
 from heal.cli.speed import speed
+from heal.cli.view import view
 from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 from heal.escape import LONGEST, one_line
 
@@ -80,6 +81,7 @@ for _command, _name in (
     (compare, "compare"),
     (speed, "speed"),
     (evaluate, "eval"),
+    (view, "view"),
     (lists, "list"),
     (report, "report"),
 ):
