@@ -20,7 +20,6 @@ def traced(
     names: Sequence[Mapping[str, object]] = (),
     kinds: Sequence[TokenKind] | None = None,
     contribution: object = 0.1,
-    refreshed: Sequence[bool] | None = None,
     unit: str = "",
 ) -> Measured:
     """A record of `plain_traces`. `types` is [step][layer][head]; scores are broadcast to its shape."""
@@ -43,7 +42,7 @@ def traced(
         "objects": ["dog"],
     }
     arrays = {"visual": array(visual), "language": array(language), "total": array(total), "types": kind}
-    arrays |= {"contribution": array(contribution), "refreshed": np.array(refreshed or [True] * steps)}
+    arrays |= {"contribution": array(contribution)}
     return Measured(id, facts, arrays)
 
 

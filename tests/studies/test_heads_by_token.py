@@ -8,9 +8,9 @@ from heal.studies.setup import Setup
 from heal.studies.study import Found, Outcome
 from tests.studies.made import L, S, V, name, traced
 
-TYPES = [[[S, S, V, L]]] * 3
-VISUAL = [[[0.4, 0.2, 0.5, -0.1]], [[0.1, 0.1, 0.5, 0.0]], [[0.3, 0.3, 0.5, 0.0]]]
-LANGUAGE = [[[0.1, 0.2, -0.1, 0.7]], [[0.3, -0.1, 0.0, 0.9]], [[0.3, 0.3, 0.0, 0.8]]]
+TYPES = [[[S, S, V, L]]] * 4
+VISUAL = [[[0.4, 0.2, 0.5, -0.1]], [[0.1, 0.1, 0.5, 0.0]], [[0.3, 0.3, 0.5, 0.0]], [[0.0, 0.0, 0.0, 0.0]]]
+LANGUAGE = [[[0.1, 0.2, -0.1, 0.7]], [[0.3, -0.1, 0.0, 0.9]], [[0.3, 0.3, 0.0, 0.8]], [[0.0, 0.0, 0.0, 0.0]]]
 
 
 def found_of(*records, distributions=("natural",)):
@@ -21,8 +21,12 @@ def rows_of(report):
     return {(row.labels["names"], row.labels["quantity"]): row.values for row in report.tables[0].rows}
 
 
+NAMES = [name(0), name(1, correct=False), name(2, first=False), name(3)]
+"""The last one has no types."""
+
+
 def test_values_at_the_tokens_of_names_by_hand():
-    answer = traced("a", TYPES, VISUAL, LANGUAGE, 0.8, [name(0), name(1, correct=False), name(2, first=False)])
+    answer = traced("a", TYPES, VISUAL, LANGUAGE, 0.8, NAMES)
     rows = rows_of(STUDY.report(found_of(answer)))
     synergy = rows[ALL, "number of synergy heads"]
     assert (synergy["correct"].value, synergy["hallucinated"].value, synergy["correct names"]) == (2, 2, 2)
@@ -50,7 +54,7 @@ def test_too_few_names_are_said():
 
 
 def test_an_answer_without_names_or_synergy_heads():
-    report = STUDY.report(found_of(traced("a", [[[V, V, L, L]]], names=[name(0)]), traced("b", TYPES)))
+    report = STUDY.report(found_of(traced("a", [[[V, V, L, L]]] * 2, names=[name(0)]), traced("b", TYPES)))
     share = rows_of(report)[ALL, "α_vis of synergy heads"]
     assert np.isnan(share["correct"].value)
     assert share["correct names"] == 0
@@ -59,9 +63,9 @@ def test_an_answer_without_names_or_synergy_heads():
 
 
 def made(rng, drift, number):
-    visual = np.clip(rng.normal(0.5, 0.05, (2, 1, 4)), 0.05, 0.95)
+    visual = np.clip(rng.normal(0.5, 0.05, (3, 1, 4)), 0.05, 0.95)
     visual[1] -= drift
-    return traced(str(number), TYPES[:2], visual, 1 - visual, 1.0, [name(0), name(1, correct=False)])
+    return traced(str(number), TYPES[:3], visual, 1 - visual, 1.0, [name(0), name(1, correct=False)])
 
 
 @pytest.mark.parametrize(("drift", "outcome"), [(0.2, Outcome.CONFIRMED), (-0.2, Outcome.CONTRADICTED)])
@@ -76,3 +80,11 @@ def test_verdict_of_a_made_drift(drift, outcome):
 def test_both_distributions_have_rows_of_their_own():
     report = STUDY.report(found_of(traced("a", TYPES, names=[name(0)]), distributions=("natural", "counter")))
     assert len(report.tables[0].rows) == 4 * len(heads_by_token.QUANTITIES)
+
+
+def test_types_of_the_last_refresh():
+    types = [[[S, V]], [[V, S]], [[V, S]], [[S, S]]]
+    answer = traced("a", types, [[[0.2, 0.4]]], 0.2, names=[name(2)])
+    rows = rows_of(STUDY.report(found_of(answer)))
+    assert rows[ALL, "α_vis of synergy heads"]["correct"].value == pytest.approx(2 / 3)
+    assert rows[ALL, heads_by_token.SHARE_IN_EFFECT]["correct"].value == pytest.approx(0.5)

@@ -15,9 +15,9 @@ from heal.bench.run.plan import Settings
 from heal.bench.run.runner import run
 from heal.bench.score.summary import Row
 from heal.errors import ImageError, RunError
-from heal.methods import HEAL
+from heal.methods import DoLa
 from heal.studies.parts import Evaluated, Evaluation, Measured, Measurement
-from heal.studies.running import PARTS, Workshop, model_facts
+from heal.studies.running import PARTS, StudyRunner, model_facts
 from heal.studies.setup import Setup
 from heal.studies.storage import read
 
@@ -48,8 +48,8 @@ def part(measure, **options):
 
 
 def measured(vlm, out, *parts):
-    workshop = Workshop(vlm, out)
-    return workshop.measured(parts, model_facts(vlm))
+    runner = StudyRunner(vlm, out)
+    return runner.measured(parts, model_facts(vlm))
 
 
 def test_records_come_back_in_order_and_are_measured_once(vlm, tmp_path):
@@ -127,8 +127,8 @@ def methods_asked(vlm, monkeypatch):
     return asked
 
 
-def evaluated(workshop, part):
-    found = workshop.measured([part], model_facts(workshop.vlm))[part.name]
+def evaluated(runner, part):
+    found = runner.measured([part], model_facts(runner.vlm))[part.name]
     assert isinstance(found, Evaluated)
     return found
 
@@ -137,23 +137,23 @@ def test_answers_of_other_runs_are_reused(vlm, tmp_path, monkeypatch):
     task = SETUP.task("pope", "natural")
     run(vlm, [task], [None], tmp_path / "eval", SETTINGS)
     asked = methods_asked(vlm, monkeypatch)
-    workshop = Workshop(vlm, tmp_path / "out", records=(tmp_path / "eval",))
-    heal = HEAL(alpha=0.5)
-    reused = evaluated(workshop, evaluation(plain=None, heal=heal))
-    assert set(asked) == {heal}
-    fresh = evaluated(Workshop(vlm, tmp_path / "fresh"), evaluation(plain=None, heal=heal))
+    runner = StudyRunner(vlm, tmp_path / "out", records=(tmp_path / "eval",))
+    other = DoLa()
+    reused = evaluated(runner, evaluation(plain=None, other=other))
+    assert set(asked) == {other}
+    fresh = evaluated(StudyRunner(vlm, tmp_path / "fresh"), evaluation(plain=None, other=other))
     assert list(map(facts_of, reused.summary.rows)) == list(map(facts_of, fresh.summary.rows))
-    assert reused.texts("pope natural", "heal") == fresh.texts("pope natural", "heal")
+    assert reused.texts("pope natural", "other") == fresh.texts("pope natural", "other")
 
 
 def test_parts_of_other_studies_are_reused_unless_times_matter(vlm, tmp_path, monkeypatch):
-    workshop, model = Workshop(vlm, tmp_path), model_facts(vlm)
-    workshop.measured([evaluation(plain=None)], model)
+    runner, model = StudyRunner(vlm, tmp_path), model_facts(vlm)
+    runner.measured([evaluation(plain=None)], model)
     asked = methods_asked(vlm, monkeypatch)
-    workshop.measured([evaluation(first=None)], model)
+    runner.measured([evaluation(first=None)], model)
     assert asked == []
     timed = Evaluation("timed", SETUP.tasks("pope"), {"plain": None}, SETTINGS, timed=True)
-    workshop.measured([timed], model)
+    runner.measured([timed], model)
     assert set(asked) == {None}
 
 

@@ -26,6 +26,7 @@ from heal.cli.run import run
 from heal.cli.score import app as score
 from heal.cli.speed import speed
 from heal.cli.study import study
+from heal.cli.view import view
 from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 from heal.escape import LONGEST, one_line
 
@@ -81,6 +82,7 @@ for _command, _name in (
     (compare, "compare"),
     (speed, "speed"),
     (evaluate, "eval"),
+    (view, "view"),
     (lists, "list"),
     (report, "report"),
     (study, "study"),

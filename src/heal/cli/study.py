@@ -103,15 +103,15 @@ def study(
     _check_data(chosen, setup)
     from heal.bench.run.shard import Shard
     from heal.extras import require
-    from heal.studies.running import Workshop
+    from heal.studies.running import StudyRunner
 
     require("matplotlib", "scipy")
     shard = Shard.current()
     try:
         vlm = common.load(model, dtype, device or shard.device, allow_incomplete)
         with _watching(shard.main) as watch:
-            workshop = Workshop(vlm, out, tuple(records or ()), shard, watch)
-            reports = {study.name: workshop.study(study, setup) for study in chosen}
+            runner = StudyRunner(vlm, out, tuple(records or ()), shard, watch)
+            reports = {study.name: runner.study(study, setup) for study in chosen}
     except KeyboardInterrupt:
         note(f"what was measured is in {out}: run the same command again to continue")
         raise
@@ -185,12 +185,12 @@ def _print_reports(reports: dict[str, Report], out: Path, output: Format) -> Non
         if output is Format.csv:
             emit_csv([{"study": name, **row} for row in flat_rows(report.tables[0])])
             continue
-        for table in report.tables:
+        for table in report.tables if len(reports) == 1 else ():
             headings, rows = cells(table)
             leading = len(table.rows[0].labels) if table.rows else 1
             show(Table(headings, rows, f"{name}: {table.title or table.name}", leading), output)
         for verdict in report.verdicts:
-            say(verdict.text)
+            say(f"{name}: {verdict.text}")
         note(f"{name}: tables, figures and verdict are in {out / name}")
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHARE = "α_vis of synergy heads"
 VISUAL_PART, LANGUAGE_PART = "I_vis / I_total of synergy heads", "I_lang / I_total of synergy heads"
+SHARE_IN_EFFECT = "α_vis of synergy heads of the last refresh"
 ALL, FIRST = "all names", "first mentions"
 
 
@@ -48,6 +49,7 @@ QUANTITIES = (
     Quantity("I_total of visual heads", "b", "=", 3),
     Quantity("I_total of language heads", "b", "=", 3),
     Quantity(SHARE, "c", "↑", 3),
+    Quantity(SHARE_IN_EFFECT, "c", "↑", 3),
     Quantity(VISUAL_PART, "c", "↑", 3),
     Quantity(LANGUAGE_PART, "c", "↓", 3),
 )
@@ -67,11 +69,20 @@ def parts(setup: Setup) -> list[Part]:
     return [plain_traces(setup, distribution) for distribution in setup.distributions]
 
 
-def named_objects(some: Iterable[TracedAnswer]) -> list[NamedObject]:
-    return [NamedObject(a.unit, name, _values(a, name.step)) for a in some for name in a.names]
+def named_objects(some: Iterable[TracedAnswer], interval: int = 10) -> list[NamedObject]:
+    """The names of all answers. One that begins with the last token of a cut answer has no types, and is left out."""
+    found = []
+    for answer in some:
+        earlier = answer.in_effect(interval)
+        for name in answer.names:
+            if name.step < answer.steps - 1:
+                values = _values(answer, name.step, earlier[name.step] == int(HeadType.SYNERGY))
+                found.append(NamedObject(answer.unit, name, values))
+    return found
 
 
-def _values(answer: TracedAnswer, step: int) -> tuple[float, ...]:
+def _values(answer: TracedAnswer, step: int, synergy_before: np.ndarray) -> tuple[float, ...]:
+    """`synergy_before`: the heads that were synergy at the last refresh."""
     types, visual, language, total = (
         array[step] for array in (answer.types, answer.visual, answer.language, answer.total)
     )
@@ -85,6 +96,7 @@ def _values(answer: TracedAnswer, step: int) -> tuple[float, ...]:
         _mean(total[of[HeadType.VISUAL]]),
         _mean(total[of[HeadType.LANGUAGE]]),
         _mean(share[mixed]),
+        _mean(share[synergy_before & ~np.isnan(share)]),
         float(visual[mixed].sum()) / whole,
         float(language[mixed].sum()) / whole,
     )
@@ -107,7 +119,7 @@ def comparisons(names: Sequence[NamedObject], seed: int) -> dict[str, Compared]:
 def report(found: Found) -> Report:
     by_place: dict[tuple[str, str], dict[str, Compared]] = {}
     for distribution in found.setup.distributions:
-        names = named_objects(answers(found.records(f"traces {distribution}")))
+        names = named_objects(answers(found.records(f"traces {distribution}")), found.setup.heal.interval)
         first = [n for n in names if n.name.first]
         by_place[distribution, ALL] = comparisons(names, found.setup.seed)
         by_place[distribution, FIRST] = comparisons(first, found.setup.seed)
@@ -122,8 +134,9 @@ def report(found: Found) -> Report:
 
 
 NOTES = (
-    "Values are those of the step that generates the first token of an object name. Difference: correct − "
-    "hallucinated. AUC: probability that a correct name has the higher value; 0.5 is chance.",
+    "Values and types are those of the step that generates the first token of a name; in the row “of the last "
+    "refresh”, types are those that a method with its interval would use there. Difference: correct − hallucinated. "
+    "AUC: probability that a correct name has the higher value; 0.5 is chance.",
     f"Matched: the same among names within {WIDTH} tokens of the same position of the answer, because both "
     "hallucination and drift may increase along it.",
     "The paper's ratios of visual to language do not add up to 1, so they are not α_vis : α_lang; they are beside "
@@ -144,7 +157,7 @@ def _row(where: tuple[str, str], quantity: Quantity, found: Compared) -> Row:
         "hallucinated": value(found.mean_hallucinated, digits, paper[1]),
         "difference": value(found.difference, digits, difference, expected),
         "AUC": value(found.auc, 3),
-        "matched difference": value(found.matched_difference, digits),
+        "matched difference": value(found.matched_difference, digits, None, expected),
         "matched AUC": value(found.matched_auc, 3),
         "correct names": found.correct,
         "hallucinated names": found.hallucinated,
@@ -166,14 +179,17 @@ def _verdicts(where: tuple[str, str], found: dict[str, Compared]) -> list[Verdic
         claims |= {f"number of {k} heads": f"equal number of {k} heads" for k in ("visual", "language")}
         claims |= {f"I_{s} of {k} heads": f"equal information of {k} heads" for s, k in SIDES}
     rows = {q.name: _row(where, q, found[q.name]) for q in QUANTITIES if q.name in claims}
-    return [_verdict(f"{claim} ({', '.join(where)})", rows[name], found[name]) for name, claim in claims.items()]
+    place = f"({', '.join(where)})"
+    verdicts = [_verdict(f"{c} {place}", rows[n], "difference", found[n]) for n, c in claims.items()]
+    matched = f"drift of α_vis at similar positions {place}"
+    return [verdicts[0], _verdict(matched, rows[SHARE], "matched difference", found[SHARE]), *verdicts[1:]]
 
 
 SIDES = (("vis", "visual"), ("lang", "language"))
 
 
-def _verdict(claim: str, row: Row, found: Compared) -> Verdict:
-    difference = row.values["difference"]
+def _verdict(claim: str, row: Row, column: str, found: Compared) -> Verdict:
+    difference = row.values[column]
     assert isinstance(difference, Value)
     fewest = min(found.correct, found.hallucinated)
     which = "hallucinated" if fewest == found.hallucinated else "correct"

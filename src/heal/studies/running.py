@@ -40,7 +40,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class StudyRunner:
     """Where parts are measured: a model, a folder, and folders whose answers may be reused."""
 
     vlm: VLM

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,6 @@ class Setup:
             max_new_tokens=self.max_new_tokens,
             prefix_cache=True,
         )
-
-    @property
-    def measuring(self) -> HEAL:
-        """This form of HEAL without calibration: it measures the plain model."""
-        return replace(self.heal, calibrate=False)
 
     def has(self, benchmark: str) -> bool:
         """Whether the miniature world has this benchmark, or there is a data folder."""

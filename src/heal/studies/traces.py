@@ -1,12 +1,14 @@
 """Descriptions of images by the plain model, with the scores of all heads and labels of all tokens.
 
-Most studies use this part. It is measured once for all of them.
+Most studies use this part. It is measured once for all of them. Head types are refreshed at every step, so the types
+at a token come from the scores of the step that generated it; `TracedAnswer.in_effect` gives those that a method with
+a longer interval would use. `heal.studies.retyping` finds the types anew from the scores, with other thresholds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,15 +26,15 @@ from heal.studies.token_kinds import TokenKind, token_kinds
 from heal.token_spans import decoded, token_spans
 from heal.vlm import VLM
 
-ARRAYS = ("visual", "language", "total", "contribution", "types", "refreshed")
+SCORES = ("visual", "language", "total", "contribution")
 
 
 def plain_traces(setup: Setup, distribution: str, method: HEAL | None = None, name: str | None = None) -> Measurement:
     """The traces of the plain model's descriptions, called `traces DISTRIBUTION` unless another name is given.
 
-    `method` is what measures: by default HEAL as the user gave it, without calibration.
+    `method` is what measures, without calibration and with types for every token. Default: HEAL as the user gave it.
     """
-    measuring, tokens = method or setup.measuring, setup.caption_tokens
+    measuring, tokens = replace(method or setup.heal, calibrate=False, interval=1), setup.caption_tokens
     find = setup.find
 
     def measure(vlm: VLM, samples: Sequence[Sample]) -> list[Measured]:
@@ -77,7 +79,17 @@ def record(vlm: VLM, sample: Sample, answer: Answer, find: Find, distribution: s
         "names": [asdict(name) for name in object_names(found, spans, objects)],
         "objects": sorted(objects),
     }
-    return Measured(sample.id, facts, {name: getattr(trace, name) for name in ARRAYS})
+    arrays = {name: getattr(trace, name) for name in SCORES}
+    return Measured(sample.id, facts, arrays | {"types": own_types(trace.types)})
+
+
+def own_types(in_effect: UInt8[np.ndarray, "step layer head"]) -> UInt8[np.ndarray, "step layer head"]:
+    """The types found at each step, from those in effect with an interval of 1: a refresh acts from the next step on.
+
+    Nothing is in effect after the last step, so its types are unknown.
+    """
+    unknown = np.full_like(in_effect[:1], int(HeadType.UNKNOWN))
+    return np.concatenate([in_effect[1:], unknown])
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +145,18 @@ class TracedAnswer:
 
     @property
     def contribution(self) -> Float32[np.ndarray, "step layer head"]:
-        """Causal contribution; NaN at steps without a refresh."""
+        """Causal contribution."""
         return self.arrays["contribution"]
 
     @property
     def types(self) -> UInt8[np.ndarray, "step layer head"]:
-        """Values of `HeadType` in effect at each step."""
+        """Values of `HeadType` found from the scores of each step. Unknown at the last step."""
         return self.arrays["types"]
 
-    @property
-    def refreshed(self) -> Bool[np.ndarray, " step"]:
-        return self.arrays["refreshed"]
+    def in_effect(self, interval: int) -> UInt8[np.ndarray, "step layer head"]:
+        """The types that a method would use if it refreshed them every `interval` steps from the first token on."""
+        before = np.maximum(np.arange(self.steps) - 1, 0)
+        return self.types[before // interval * interval]
 
     @cached_property
     def mixed(self) -> Bool[np.ndarray, "step layer head"]:
