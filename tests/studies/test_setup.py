@@ -76,3 +76,10 @@ def test_the_form_of_heal_is_the_first_that_the_user_gave():
     given = HEAL(alpha=0.6, preset="paper")
     setup = Setup(methods={"plain": None, "heal": given})
     assert setup.heal == given
+
+
+def test_all_evaluations_share_one_decoding_configuration():
+    settings = Setup(seed=3, batch_size=64, max_new_tokens=20).settings
+    assert (settings.seed, settings.batch_size, settings.max_new_tokens) == (3, 64, 20)
+    assert settings.prefix_cache
+    assert not settings.sampled

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LIST = "list"
 BOTH = "both"
+SMALL_MODEL_BATCH, BATCH = 64, 16
+"""Default batch sizes of the embedded model and of others."""
 
 
 def study(
@@ -61,7 +63,14 @@ def study(
         bool, typer.Option("--plan", help="Tell what is missing, how many samples, and how long, without measuring.")
     ] = False,
     seed: common.Seed = 0,
-    batch_size: Annotated[int, typer.Option(min=1, max=common.MOST_ROWS, help="Samples per batch.")] = 16,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=common.MOST_ROWS,
+            help="Samples per batch. Default: 64 with the embedded model, 16 with others.",
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
@@ -120,7 +129,7 @@ def _setup(
     distribution: str,
     method: Sequence[str] | None,
     seed: int,
-    batch_size: int,
+    batch_size: int | None,
     max_new_tokens: int | None,
 ) -> Setup:
     from heal.bench.run.names import methods_from
@@ -135,7 +144,7 @@ def _setup(
         distributions=tuple(DISTRIBUTIONS) if distribution == BOTH else (distribution,),
         methods=methods_from(method) if method else {},
         seed=seed,
-        batch_size=batch_size,
+        batch_size=batch_size or (SMALL_MODEL_BATCH if model == common.EMBEDDED else BATCH),
         max_new_tokens=max_new_tokens,
     )
 

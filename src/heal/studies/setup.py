@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from heal.bench.run.plan import Settings
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Number, Sample, Task
 from heal.bench.tasks.chair import Chair
@@ -75,6 +76,16 @@ class Setup:
     def heal(self) -> HEAL:
         """The form of HEAL to study: the first one that the user gave, or the default."""
         return next((m for m in self.methods.values() if isinstance(m, HEAL)), HEAL())
+
+    @property
+    def settings(self) -> Settings:
+        """Decoding of all evaluations, the same in every study so that they share answers."""
+        return Settings(
+            seed=self.seed,
+            batch_size=self.batch_size,
+            max_new_tokens=self.max_new_tokens,
+            prefix_cache=True,
+        )
 
     def has(self, benchmark: str) -> bool:
         """Whether the miniature world has this benchmark, or there is a data folder."""
