@@ -13,7 +13,7 @@ from tests.studies.made import S, V, cells, traced
 
 @pytest.fixture(autouse=True)
 def few_trials(monkeypatch):
-    monkeypatch.setattr(normality, "TRIALS", 40)
+    monkeypatch.setattr(normality, "TRIALS", 30)
 
 
 def found_of(*records, **options):
@@ -49,10 +49,10 @@ def test_one_sample_per_layer_and_token_without_unmeasured_heads():
 
 def test_normal_scores_pass_and_exponential_ones_do_not():
     for draw, outcome in ((normal, Outcome.NOT_CONFIRMED), (exponential, Outcome.CONTRADICTED)):
-        report = STUDY.report(found_of(*(made(draw, i) for i in range(25))))
+        report = STUDY.report(found_of(*(made(draw, i) for i in range(12))))
         rows = cells(report, "values")
         share = rows[CONTRIBUTION]["p > 0.05"]
-        assert rows[CONTRIBUTION]["tests"] == 25 * 3 * 2
+        assert rows[CONTRIBUTION]["tests"] == 12 * 3 * 2
         assert (rows[CONTRIBUTION]["heads"], rows[INFORMATION]["heads"]) == (32, 64)
         if draw is normal:
             assert share.value == pytest.approx(95, abs=4)
