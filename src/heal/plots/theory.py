@@ -41,7 +41,7 @@ def _margins(axes: Axes, own: Distribution) -> None:
     if own.layers:
         whole = own.intervals[f"{ALL} margin"].value
         axes.axhline(whole, color=GREY, linestyle="--", linewidth=1, label=f"all layers: {whole:.0f} %")
-    axes.set(xlabel="layer", ylabel="% of steps", ylim=(0, 115))
+    axes.set(xlabel="layer", ylabel="% of steps", ylim=(0, 135))
     axes.set_yticks(range(0, 101, 20))
 
 
