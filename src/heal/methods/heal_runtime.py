@@ -99,6 +99,9 @@ class HealRuntime(Runtime[HealState]):
         if self.similarity is not None:
             self.similarity.begin_pass()
 
+    def waits(self, generation: Generation[HealState]) -> bool:
+        return generation.state.refresh  # new head types tell the host which layers to calibrate
+
     def after_pass(self, generation: Generation[HealState]) -> None:
         state = generation.state
         prompt = generation.phase == "prompt"
