@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from heal.token_spans import Span, decoded, token_spans, tokens_between
-from heal.world.mentions import Finder, Mention, mentions
+from heal.world.mentions import Mention, mentions
 
 Find = Callable[[str], list[Mention]]
 COCO, WORLD = "coco", "world"
@@ -47,10 +47,10 @@ def finder(words: str) -> Find:
     the path of a table of synonyms."""
     if words == WORLD:
         return mentions
+    from heal.bench.tasks.chair_mentions import chair_finder
     from heal.bench.tasks.synonyms import load
 
-    known = load(None if words == COCO else Path(words)).category
-    return Finder({f"{word}s": category for word, category in known.items()} | known)
+    return chair_finder(load(None if words == COCO else Path(words)))
 
 
 def object_words(tokenizer: Any, ids: Sequence[int], find: Find) -> list[ObjectWord]:
