@@ -299,7 +299,8 @@ def test_nothing_is_wider_than_the_window(browser: Browser, pair: Path, width: i
     assert browser.run("return document.documentElement.scrollWidth") <= width
     small = browser.run(
         "return [...document.querySelectorAll('main *')].filter(e => e.childElementCount === 0 && "
-        "e.textContent.trim() && e.checkVisibility() && !e.closest('svg, sub, sup, option') && parseFloat(getComputedStyle(e).fontSize) < 10)"
+        "e.textContent.trim() && e.checkVisibility() && !e.closest('svg, sub, sup, option') && "
+        "parseFloat(getComputedStyle(e).fontSize) < 10)"
         ".map(e => e.className)"
     )
     assert small == []
