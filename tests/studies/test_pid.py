@@ -23,7 +23,7 @@ def record(number, values, scores):
     return Measured(str(number), {"unit": str(number)}, arrays)
 
 
-def made(rng, number, tokens=30, heads=6):
+def made(rng, number, tokens=30, heads=4):
     """Heads with more and more weight on the image."""
     image, words = rng.normal(size=(2, tokens, 1, heads, DIRECTIONS))
     weight = np.linspace(0.1, 0.9, heads)[:, None]
@@ -42,7 +42,7 @@ def test_histogram_has_bins_of_equal_frequency_and_one_entry_per_token():
     rng = np.random.default_rng(0)
     found = joints([made(rng, i, tokens=20) for i in range(4)])
     assert found is not None
-    assert found.histogram.shape == (4, 6, DIRECTIONS, 64)
+    assert found.histogram.shape == (4, 4, DIRECTIONS, 64)
     assert (found.histogram.sum(-1) == 20).all()
     for axes in ((1, 2), (0, 2), (0, 1)):
         np.testing.assert_allclose(as_joint(found.histogram.sum(0)[0, 0]).sum(axes), 0.25)
@@ -81,7 +81,7 @@ def test_scores_that_follow_the_histogram_are_confirmed_and_constant_ones_are_no
     rows = cells(report, "pair")
     assert rows["I_vis and I(V; Y)"]["correlation"].value == pytest.approx(1)
     assert rows["I_vis and I(V; Y)"]["tokens"] == 1200
-    assert rows["I_vis and I(V; Y)"]["heads"] == 6
+    assert rows["I_vis and I(V; Y)"]["heads"] == 4
     assert np.isnan(rows["I_syn and S − R"]["correlation"].value)
     assert [v.outcome for v in report.verdicts] == [Outcome.TOO_FEW, Outcome.CONFIRMED, Outcome.CONFIRMED]
     by_measure = cells(report, "redundancy", table=1)
