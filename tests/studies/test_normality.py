@@ -3,7 +3,7 @@ import pytest
 
 from heal.methods import HEAL
 from heal.studies import normality
-from heal.studies.normality import CONTRIBUTION, INFORMATION, STUDY, agreement, p_value, quantiles, samples, spaced
+from heal.studies.normality import CONTRIBUTION, INFORMATION, STUDY, Spaced, agreement, p_value, quantiles, samples
 from heal.studies.parts import Records
 from heal.studies.setup import Setup
 from heal.studies.study import Found, Outcome
@@ -92,8 +92,21 @@ def test_agreement_with_the_transform_by_hand():
 
 
 def test_evenly_spaced():
-    assert spaced(list(range(10)), 4) == [0, 3, 6, 9]
-    assert spaced([1, 2], 4) == [1, 2]
+    values = np.arange(5.0)
+
+    def kept(number, most):
+        stream = Spaced(most)
+        for i in range(number):
+            stream.add(normality.Sample(str(i), i, values))
+        return [one.layer for one in stream.items()]
+
+    assert kept(4, 4) == [0, 1, 2, 3]
+    assert kept(10, 4) == [0, 2, 6, 8]
+    long = kept(1000, 10)
+    assert len(long) == 10
+    assert long[0] == 0
+    assert long[-1] > 900
+    assert max(np.diff(long)) < 2 * min(np.diff(long)) + 1
 
 
 def test_nothing_to_test():

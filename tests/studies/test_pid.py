@@ -119,5 +119,5 @@ def test_measured_values_are_projections_of_the_parts_of_a_head():
     (found,) = observed(vlm, HEAL(calibrate=False), Check(), samples, 1, max_new_tokens=6)
     (own,) = measured(vlm, samples, HEAL(calibrate=False), 6)
     assert own.arrays["values"].shape == (5, 8, 8, DIRECTIONS, 3)
-    np.testing.assert_allclose(own.arrays["values"], found.values["values"].numpy(), atol=1e-5)
+    np.testing.assert_allclose(own.arrays["values"], found.values["values"].numpy(), atol=2e-3, rtol=2e-3)
     assert own.arrays["scores"].shape == (5, 8, 8, 3)

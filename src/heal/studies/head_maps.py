@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = (TokenKind.OBJECT, TokenKind.CONTENT, TokenKind.FUNCTION)
 TYPES = tuple(HeadType)[:5]
-SHOWN = 300
+SHOWN = 50
 """Answers whose heads may be in the scatter plot, and from which tokens are chosen for maps."""
 POINTS = 1500
 """Number of heads in the scatter plot."""

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -78,28 +78,47 @@ def parts(setup: Setup) -> list[Part]:
 # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def samples(some: Iterable[TracedAnswer]) -> dict[str, list[Sample]]:
-    """Contributions by token and layer, and information by token. Heads that were not measured are left out."""
-    found: dict[str, list[Sample]] = {CONTRIBUTION: [], INFORMATION: []}
+def samples(some: Iterable[TracedAnswer], most: int = MOST_TESTS) -> dict[str, list[Sample]]:
+    """Contributions by token and layer, and information by token. Heads that were not measured are left out.
+
+    At most so many of each, evenly spaced over all answers.
+    """
+    contributions, information = Spaced(most), Spaced(most)
     for answer in some:
         for step in range(answer.steps):
             for layer, values in enumerate(answer.contribution[step]):
-                found[CONTRIBUTION].append(Sample(answer.unit, layer, values[~np.isnan(values)].astype(float)))
+                contributions.add(Sample(answer.unit, layer, values[~np.isnan(values)].astype(float)))
             total = answer.total[step].ravel()
-            found[INFORMATION].append(Sample(answer.unit, -1, total[~np.isnan(total)].astype(float)))
-    return {name: [one for one in own if _testable(one.values)] for name, own in found.items()}
+            information.add(Sample(answer.unit, -1, total[~np.isnan(total)].astype(float)))
+    return {CONTRIBUTION: contributions.items(), INFORMATION: information.items()}
+
+
+class Spaced:
+    """Keeps at most so many testable samples of a stream of unknown length, evenly spaced."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: list[Sample] = []
+        self._stride, self._seen = 1, 0
+
+    def add(self, one: Sample) -> None:
+        if not _testable(one.values):
+            return
+        if self._seen % self._stride == 0:
+            self._kept.append(one)
+        self._seen += 1
+        if len(self._kept) > 2 * self.most:
+            self._kept, self._stride = self._kept[::2], 2 * self._stride
+
+    def items(self) -> list[Sample]:
+        if len(self._kept) <= self.most:
+            return self._kept
+        return [self._kept[at] for at in np.linspace(0, len(self._kept) - 1, self.most).round().astype(int)]
 
 
 def _testable(values: np.ndarray) -> bool:
     """The test needs four values that are not all equal."""
     return len(values) >= 4 and float(values.std()) > 0
-
-
-def spaced(every: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, evenly spaced."""
-    if len(every) <= most:
-        return list(every)
-    return [every[at] for at in np.linspace(0, len(every) - 1, most).round().astype(int)]
 
 
 # ── tests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,12 +138,11 @@ def p_value(values: Float[np.ndarray, " head"]) -> float:
         return float(lilliefors(values, dist="norm", pvalmethod="approx")[1])
 
 
-def tested(every: Sequence[Sample], seed: int) -> Tested | None:
+def tested(some: Sequence[Sample], seed: int) -> Tested | None:
     """The tests of all samples. None if there are none."""
     with optional():
         from statsmodels.stats.multitest import multipletests
 
-    some = spaced(every, MOST_TESTS)
     if not some:
         return None
     p = np.array([p_value(one.values) for one in some])
@@ -207,7 +225,7 @@ def _distribution(found: Found, name: str) -> Distribution:
     shares, tokens = agreement(answers(records), found.setup.heal, found.setup.seed)
     return Distribution(
         {quantity: tested(own, found.setup.seed) for quantity, own in every.items()},
-        {quantity: quantiles(spaced(own, MOST_TESTS)) for quantity, own in every.items()},
+        {quantity: quantiles(own) for quantity, own in every.items()},
         shares,
         tokens,
     )

@@ -63,30 +63,31 @@ def joints(records: Sequence[Measured]) -> Joints | None:
     some = [record for record in records if record.arrays]
     if not some:
         return None
-    values = np.concatenate([record.arrays["values"] for record in some])
-    tokens, layers, heads, directions, _ = values.shape
-    codes = _codes(values.reshape(tokens, -1)).reshape(tokens, layers * heads, directions, 3)
-    cells = (codes * np.array([BINS * BINS, BINS, 1])).sum(-1)
     counts = np.array([len(record.arrays["values"]) for record in some])
+    layers = some[0].arrays["values"].shape[1]
+    found = []
+    for layer in range(layers):
+        values = np.concatenate([record.arrays["values"][:, layer] for record in some]).astype(np.float32)
+        cells = (_codes(values) * np.array([BINS * BINS, BINS, 1])).sum(-1)
+        found.append(_histogram(cells, counts))
     scores = [record.arrays["scores"].reshape(len(record.arrays["scores"]), -1, 3).sum(0) for record in some]
-    return Joints(_histogram(cells, counts), np.stack(scores).astype(float), counts)
+    return Joints(np.concatenate(found, 1), np.stack(scores).astype(float), counts)
 
 
-def _codes(columns: Float[np.ndarray, "token column"]) -> Int[np.ndarray, "token column"]:
-    """The quantile bin of each value within its column."""
-    edges = np.quantile(columns, np.arange(1, BINS) / BINS, axis=0)
-    return sum((columns > edge).astype(np.int64) for edge in edges)
+def _codes(values: Float[np.ndarray, "token head direction three"]) -> Int[np.ndarray, "token head direction three"]:
+    """The quantile bin of each value among all tokens."""
+    edges = np.quantile(values, np.arange(1, BINS) / BINS, axis=0)
+    return np.stack([values > edge for edge in edges]).sum(0)
 
 
 def _histogram(cells: Int[np.ndarray, "token head direction"], counts: Int[np.ndarray, " unit"]) -> Histogram:
-    found = np.zeros((len(counts), *cells.shape[1:], BINS**3), np.float32)
-    heads, directions = np.indices(cells.shape[1:])
-    start = 0
-    for unit, count in enumerate(counts):
-        for own in cells[start : start + count]:
-            found[unit, heads, directions, own] += 1
-        start += count
-    return found
+    """How often each cell occurs in each image."""
+    units = np.repeat(np.arange(len(counts)), counts)
+    heads, directions = cells.shape[1:]
+    columns = np.arange(heads * directions).reshape(heads, directions)
+    place = (units[:, None, None] * heads * directions + columns) * BINS**3 + cells
+    found = np.bincount(place.ravel(), minlength=len(counts) * heads * directions * BINS**3)
+    return found.reshape(len(counts), heads, directions, BINS**3).astype(np.float32)
 
 
 def as_joint(cells: Float[np.ndarray, " cell"]) -> Joint:

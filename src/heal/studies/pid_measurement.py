@@ -20,6 +20,10 @@ from heal.vlm import VLM
 DIRECTIONS = 4
 SEED = 0
 """Of the directions."""
+TYPES = {"scores": np.float32, "values": np.float16}
+"""Half precision is enough to choose a bin."""
+MOST_IMAGES = 200
+"""Enough tokens for a histogram; more would only take space on disk."""
 
 
 def pid_measurement(setup: Setup, distribution: str) -> Measurement:
@@ -32,9 +36,9 @@ def pid_measurement(setup: Setup, distribution: str) -> Measurement:
     return Measurement(
         f"pid {distribution}",
         "pid",
-        setup.captions(distribution),
+        setup.captions(distribution)[:MOST_IMAGES],
         measure,
-        {"method": method.options(), "max_new_tokens": tokens, "directions": DIRECTIONS, "seed": SEED},
+        {"method": method.options(), "max_new_tokens": tokens, "directions": DIRECTIONS},
         setup.batch_size,
         tokens,
         passes=1.3,
@@ -47,7 +51,7 @@ def measured(vlm: VLM, samples: Sequence[Sample], method: HEAL, tokens: int) -> 
     found = observed(vlm, method, Projections(), samples, 1, max_new_tokens=tokens)
     records = []
     for sample, own in zip(samples, found, strict=True):
-        arrays = {name: value.float().numpy().astype(np.float32) for name, value in own.values.items()}
+        arrays = {name: value.float().numpy().astype(TYPES[name]) for name, value in own.values.items()}
         records.append(Measured(sample.id, {"unit": sample.unit, "steps": own.steps}, arrays))
     return records
 

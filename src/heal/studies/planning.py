@@ -149,5 +149,6 @@ def cost_line(study: Study) -> str:
         parts = study.parts(Setup(samples=100))
     except HealError:
         return "needs official data"
-    answers, tokens = sum(part.answers for part in parts), sum(map(_tokens, parts))
-    return f"100 images: {answers:,} answers of up to {tokens // max(1, answers)} tokens"
+    answers = sum(round(part.answers * getattr(part, "passes", 1)) for part in parts)
+    longest = max((_tokens(part) // max(1, part.answers) for part in parts), default=0)
+    return f"100 images cost as much as {answers:,} answers of up to {longest} tokens"

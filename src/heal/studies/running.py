@@ -85,6 +85,7 @@ class StudyRunner:
             missing = store.missing(len(groups)) if self.shard.main else None
             self.shard.wait()  # a damaged file is removed by the first process only
             missing = store.missing(len(groups)) if missing is None else missing
+            self.shard.wait()  # all processes have the same list before the first batch is written
             mine = self.shard.share(missing)
             done, total = 0, sum(len(groups[number]) for number in mine)
             for number in mine:
