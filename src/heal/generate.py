@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from heal.engine.answers import Sentence
+from heal.engine.calls import token_ids
 from heal.engine.decoding import check_values
 from heal.engine.transformers_api import is_compiled
 from heal.errors import ConfigError, HealError, first_line
@@ -43,6 +45,9 @@ class Answer:
     fired: Fired | None = None
     """None if no method was used."""
     trace: Trace | None = None
+    sentences: tuple[Sentence, ...] = ()
+    """The sentences that a method judged, also those that it left out of the text. Empty for methods that judge none.
+    """
 
     @property
     def seconds_per_token(self) -> float:
@@ -76,7 +81,7 @@ def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **o
         output=output,
         recorder=recorder,
         seconds=time.perf_counter() - recorder.start,
-        end_tokens=_end_tokens(vlm.option("eos_token_id", options)),
+        end_tokens=token_ids(vlm.option("eos_token_id", options)),
         handle=handle,
         method=method,
         traced=attached if trace else None,
@@ -128,14 +133,18 @@ class _Finished:
     def answer(self, row: int) -> Answer:
         """The answer in one row of the output."""
         given = self.request.arguments
-        new = self.output.sequences[row, given["input_ids"].shape[1] :].tolist()
-        ids, finish = _until_end(new, self.end_tokens)
-        at = self._rows_of_tokens(row, len(ids))
-        logprobs = self._logprobs(row, ids, at)
+        edit = None if self.handle is None or self.handle.edits is None else self.handle.edits[row]
+        new = self.output.sequences[row, given["input_ids"].shape[1] :].tolist() if edit is None else list(edit.ids)
+        every, finish = _until_end(new, self.end_tokens)
+        at = self._rows_of_tokens(row, len(every))
+        steps = tuple(range(len(every))) if edit is None else edit.steps
+        every_logprob = self._logprobs(row, every, at)
+        ids, logprobs = [every[step] for step in steps], tuple(every_logprob[step] for step in steps)
         prompt = row * given["input_ids"].shape[0] // self.output.sequences.shape[0]
         handle, trace = self.handle, None
         if handle is not None and self.traced is not None:
-            generated = Generated(tuple(ids), tuple(at), logprobs, self.request, prompt)
+            rows = tuple(at[step] for step in steps)
+            generated = Generated(tuple(ids), rows, steps, logprobs, self.request, prompt)
             trace = build_trace(self.vlm, handle, self.traced, generated)
         return Answer(
             text=self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
@@ -145,8 +154,9 @@ class _Finished:
             prompt_tokens=int(given["attention_mask"][prompt].sum()),
             seconds=self.seconds,
             first_token_seconds=self.recorder.first - self.recorder.start,
-            fired=handle.row(at, ids) if handle is not None and self.method is not None else None,
+            fired=handle.row(at, every) if handle is not None and self.method is not None else None,
             trace=trace,
+            sentences=() if edit is None else edit.sentences,
         )
 
     def _rows_of_tokens(self, row: int, count: int) -> list[int]:
@@ -166,12 +176,6 @@ class _Finished:
                 f"{len(ids)} tokens, but {len(found)} log-probabilities: the model did not call its hooks"
             )
         return found
-
-
-def _end_tokens(given: Any) -> frozenset[int]:
-    if given is None:
-        return frozenset()
-    return frozenset(given) if isinstance(given, (list, tuple)) else frozenset({given})
 
 
 def _until_end(ids: list[int], end_tokens: frozenset[int]) -> tuple[list[int], Finish]:

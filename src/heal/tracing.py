@@ -51,6 +51,8 @@ class Generated:
     ids: tuple[int, ...]
     at: tuple[int, ...]
     """The row of the batch in which each token was generated."""
+    steps: tuple[int, ...]
+    """The step at which each token was generated."""
     logprobs: tuple[float, ...]
     request: Request
     row: int
@@ -62,9 +64,9 @@ def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) 
     layout, ids = handle.attachment.layout, generated.ids
     generation = handle.attachment.latest
     records = [] if generation is None else generation.state.records
-    if records and len(records) < len(ids):
-        raise HealError(f"{len(ids)} tokens, but only {len(records)} steps were measured")
-    steps = list(zip(records, generated.at, strict=False))
+    if records and len(records) <= max(generated.steps):
+        raise HealError(f"{max(generated.steps) + 1} tokens, but only {len(records)} steps were measured")
+    steps = list(zip([records[step] for step in generated.steps] if records else (), generated.at, strict=False))
     shape = (len(ids), len(layout.layers), layout.heads)
 
     def stacked(name: str, dtype: Any, missing: float | int) -> np.ndarray:
@@ -79,7 +81,7 @@ def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) 
         **scores,
         synergy=scores["total"] - scores["visual"] - scores["language"],
         types=stacked("types", np.uint8, HeadType.UNKNOWN),
-        refreshed=np.array([record.refreshed for record in records[: len(ids)]] or [False] * len(ids), dtype=bool),
+        refreshed=np.array([record.refreshed for record, _ in steps] or [False] * len(ids), dtype=bool),
         token_ids=np.array(ids, dtype=np.int64),
         tokens=pieces(vlm.tokenizer, ids),
         text=vlm.tokenizer.decode(list(ids), skip_special_tokens=True).strip(),
