@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from heal.engine.answers import AnswerTokens
 from heal.engine.generation import Generation
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 
+@runtime_checkable
 class RiskSource(Protocol):
     """The risk of each object word of an answer, from what was measured while it was generated."""
 
