@@ -59,8 +59,9 @@ class Answer:
 def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.
 
-    If the output has `logits` (per token [rows, vocabulary]), log-probabilities are taken from them, in the rows that
-    `beam_indices` names; otherwise from the forward passes. `trace` without a method measures the plain model.
+    The log-probabilities are those of the search, if a method runs its own. If the output has `logits` (per token
+    [rows, vocabulary]), they are taken from them, in the rows that `beam_indices` names; otherwise from the forward
+    passes. `trace` without a method measures the plain model.
     """
     check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
@@ -165,8 +166,10 @@ class _Finished:
         return beams[row, :count].tolist() if beams is not None else [row] * count
 
     def _logprobs(self, row: int, ids: list[int], at: list[int]) -> tuple[float, ...]:
-        logits = getattr(self.output, "logits", None)
-        if logits is None:
+        logits, own = getattr(self.output, "logits", None), getattr(self.output, "logprobs", None)
+        if own is not None:
+            found = tuple(own[row, : len(ids)].tolist())
+        elif logits is None:
             found = self.recorder.logprobs(row, ids)
         else:
             steps = zip(logits, at, ids, strict=False)

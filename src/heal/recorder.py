@@ -17,7 +17,7 @@ from heal.errors import NonFiniteError
 class Recorder:
     """Records log-probabilities of the chosen tokens and times from the forward passes of a model in this thread.
 
-    It expects one pass per token. A search with look-ahead must return the `logits` of its tokens instead.
+    It expects one pass per token. A search of a method counts its own log-probabilities instead.
     """
 
     def __init__(self, model: Any) -> None:

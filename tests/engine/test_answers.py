@@ -150,7 +150,9 @@ def test_a_stream_gets_the_prompt_and_the_kept_tokens() -> None:
     with generated(EveryOther(), ROWS[:1], streamer=listener) as (output, _):
         prompt = inputs_of("llava", ROWS[:1])["input_ids"]
         assert listener.got[0] == prompt[0].tolist()
-        assert sum(listener.got[1:], []) == output.sequences[0, prompt.shape[1] :].tolist()
+        assert [token for tokens in listener.got[1:] for token in tokens] == output.sequences[
+            0, prompt.shape[1] :
+        ].tolist()
         assert listener.ended
 
 

@@ -118,7 +118,10 @@ def test_text_alone(name: str, method: str) -> None:
     case, model, batch = CASES[method], model_of(name), inputs_of(name, TEXT)
     new = NEW if method == "beam" else 1  # a search has an effect from the second token on
     options = {"max_new_tokens": new, "output_logits": True, "return_dict_in_generate": True}
-    with warnings.catch_warnings(record=True) as caught, case.active.attach(model, source=source_of(case.active, batch)) as handle:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        case.active.attach(model, source=source_of(case.active, batch)) as handle,
+    ):
         warnings.simplefilter("always")
         outputs = [model.generate(**batch, **options) for _ in range(2)]
     said = [w for w in caught if issubclass(w.category, HealWarning)]

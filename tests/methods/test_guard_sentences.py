@@ -4,6 +4,7 @@ import pytest
 
 from heal.engine.answers import Sentence
 from heal.methods.guard_sentences import (
+    Attempts,
     ObjectWord,
     Risk,
     decided,
@@ -66,7 +67,9 @@ def test_a_sentence_has_the_risk_of_its_riskiest_word() -> None:
     text, tokens = "A b. C d e.", [(0, 1), (1, 3), (3, 4), (4, 6), (6, 8), (8, 10), (10, 11)]
     words = [object_word("x", text, span, tokens) for span in ((5, 6), (7, 8), (9, 10))]
     assert [(w.text, w.start, w.stop) for w in words] == [("C", 3, 4), ("d", 4, 5), ("e", 5, 6)]
-    found = judged(text, sentence_spans(text, True), tokens, [Risk(w, v) for w, v in zip(words, (0.1, 0.7, 0.4))])
+    risks = list(map(Risk, words, (0.1, 0.7, 0.4)))
+    found = [own.sentence(Attempts(2)) for own in judged(text, sentence_spans(text, True), tokens, risks)]
+    assert {s.tries for s in found} == {2}
     assert [(s.text, s.start, s.stop, s.risk, s.word) for s in found] == [
         ("A b.", 0, 3, None, None),
         ("C d e.", 3, 7, 0.7, "d"),
@@ -108,4 +111,4 @@ def test_no_risk_exceeds_one() -> None:
 
 def test_a_word_without_tokens_is_in_no_sentence() -> None:
     found = judged("A b.", [(0, 4)], [(0, 4)], [Risk(ObjectWord("x", "x", 9, 9), 1.0)])
-    assert found[0].risk is None
+    assert found[0].risks == ()

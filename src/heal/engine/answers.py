@@ -55,6 +55,8 @@ class Kept:
     tokens: tuple[int, ...]
     """Indices of the tokens to keep, in order, all below `until`."""
     sentences: tuple[Sentence, ...] = ()
+    again: tuple[int, ...] = ()
+    """Tokens that were generated again after a roll-back. They count as changes."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Edit:
     steps: tuple[int, ...]
     """The steps at which the kept tokens were generated: indices of `ids`."""
     sentences: tuple[Sentence, ...] = ()
+    again: tuple[int, ...] = ()
+    """The steps whose tokens were generated again."""
 
     @property
     def dropped(self) -> tuple[int, ...]:
@@ -88,7 +92,7 @@ def edits_of(output: Any, prompt_length: int, end_tokens: frozenset[int], rows: 
         ids = tuple(new[: count + 1])
         at = (row,) * len(ids) if beams is None else tuple(beams[row, : len(ids)].tolist())
         kept = keep(AnswerTokens(ids[:count], at[:count], row * rows // len(sequences)))
-        found.append(Edit(ids, at, (*kept.tokens, *range(count, len(ids))), kept.sentences))
+        found.append(Edit(ids, at, (*kept.tokens, *range(count, len(ids))), kept.sentences, kept.again))
     return found
 
 

@@ -70,7 +70,8 @@ class Attachment(LayerHooks):
         self._lock = lock_of(layout.model)
         # a search changes which tokens are chosen, not their scores
         changes_scores = any(map(runtime.overrides, CHANGING))
-        self._chooses_tokens = runtime.overrides("search") or (bool(self.options) and not changes_scores)
+        searches = runtime.overrides("search") and runtime.counts_choices
+        self._chooses_tokens = searches or (bool(self.options) and not changes_scores)
         self._groups = PositionGroups(layout, runtime.group_count)
         self._beams = 1
         self._recording = (
@@ -234,12 +235,12 @@ class Attachment(LayerHooks):
     def _edit(self, result: Any, call: Call) -> None:
         """Remove from the returned sequences what the method does not keep. Each removed token counts as a change."""
         self.edits = edits_of(result, call.prompt_length, call.end_tokens, call.samples, self._keep)
-        if not any(edit.dropped for edit in self.edits):
-            return
         generation = self._latest()
         for edit in self.edits:
-            for step in edit.dropped:
-                generation.tally.left_out(step, edit.at[step])
+            for step in {*edit.dropped, *edit.again}:
+                generation.tally.edited(step, edit.at[step])
+        if not any(edit.dropped for edit in self.edits):
+            return
         result.sequences = shortened(result.sequences, call.prompt_length, self.edits, call.pad_token)
         result.past_key_values = None  # it holds tokens that are not in the sequences
         generation.edited = True

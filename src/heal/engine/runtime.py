@@ -48,6 +48,9 @@ class Runtime(Generic[S]):
     changes_output: bool = True
     """Whether the method is meant to change anything. There is no warning for a method that only measures."""
 
+    counts_choices: bool = True
+    """For a method with its own search: whether each token that is not the most likely one counts as a change."""
+
     def overrides(self, name: str) -> bool:
         """Whether this method has its own version of a callback."""
         return getattr(type(self), name) is not getattr(Runtime, name) or name in vars(self)

@@ -22,7 +22,7 @@ class Fired:
     changes: int = 0
     """Values that differ from those of the plain model, summed over steps: head outputs, feed-forward outputs,
     next-token distributions, tokens for which a search did not choose the most likely one, or tokens that were left
-    out of the answer. Compared by the engine.
+    out of the answer or generated again. Compared by the engine.
     """
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Mean change of each quantity of the method over the changed values: |β − 1|, |γ − 1| …"""
@@ -91,8 +91,8 @@ class Tally:
             del self.best[-tokens:]
             self._values = None
 
-    def left_out(self, step: int, row: int) -> None:
-        """Count a token that was removed from the answer. Called by the engine only."""
+    def edited(self, step: int, row: int) -> None:
+        """Count a token that was removed from the answer or generated again. Called by the engine only."""
         with self._lock:
             self._sum_up()
             self._steps[step] = self._steps[step].clone()

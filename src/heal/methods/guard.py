@@ -29,8 +29,8 @@ class Guard(Method):
     wraps: ClassVar[tuple[str, ...]] = ("heal",)
 
     action: Action = "drop"
-    """drop: leave the sentence out of the answer; the model has still read it. retry: generate it again from the point
-    before the risky word, without that object, and drop it if it is still risky. mark: change nothing and report it."""
+    """drop: leave the sentence out of the answer; the model has still read it. retry: generate it again from the
+    point before the risky word, without that object, and drop it if it is still risky. mark: only report it."""
 
     threshold: float | None = None
     """A sentence is risky if an object word has a higher risk, from 0 to 1. 1: never. None: from the detector."""
@@ -46,8 +46,8 @@ class Guard(Method):
     """With action=retry: how often a sentence is generated again."""
 
     words: str | None = None
-    """Which words are objects: coco (the words of CHAIR), world (the miniature world), or a file with one category per
-    line: name, synonym, synonym … None: as the detector was fitted, and coco for other risks."""
+    """Which words are objects: coco (the words of CHAIR), world (the miniature world), or a file with one category
+    per line: name, synonym, synonym … None: as the detector was fitted, and coco for other risks."""
 
     seed: int = 0
     """Seed of the random risk."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -13,12 +13,21 @@ from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
 from heal.methods.guard_sentences import ObjectWord
-from heal.methods.guard_words import COCO, Find, finder
+from heal.methods.guard_words import COCO, ObjectWords, object_words
 
 if TYPE_CHECKING:
     from heal.methods.guard import Guard
     from heal.methods.heal import HEAL
 
+
+@dataclass(frozen=True)
+class Measured:
+    """An answer, finished or not, with what was measured while it was generated."""
+
+    generation: Generation[Any]
+    answer: AnswerTokens
+    logprob: Callable[[int], float]
+    """The log-probability of a token of the answer."""
 
 
 @runtime_checkable
@@ -30,14 +39,14 @@ class RiskSource(Protocol):
         """The risk above which a sentence is risky, unless the user gives another."""
 
     @property
-    def find(self) -> Find:
-        """Finds the object words of a text."""
+    def words(self) -> ObjectWords:
+        """The words that name objects."""
 
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         """The runtime that measures what the risk needs, with HEAL's calibration if `inner` is given."""
 
-    def risks(self, generation: Generation[Any], answer: AnswerTokens, words: Sequence[ObjectWord]) -> list[float]:
-        """The risk of each of these words, which are all object words of the answer so far, in order."""
+    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
+        """The risk of each object word of the answer so far. All of them are given, in order."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +54,29 @@ class LogprobRisk:
     """1 − the probability of the first token of a word."""
 
     threshold: float
-    find: Find
+    words: ObjectWords
 
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         return Runtime() if inner is None else inner.runtime(layout, trace)
 
-    def risks(self, generation: Generation[Any], answer: AnswerTokens, words: Sequence[ObjectWord]) -> list[float]:
-        from heal.methods.guard_runtime import logprob
-
-        return [1 - math.exp(logprob(generation, answer, word.start)) for word in words]
+    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
+        return [1 - math.exp(measured.logprob(word.start)) for word in found]
 
 
 @dataclass(frozen=True)
 class RandomRisk:
-    """A number between 0 and 1 for each word, which depends on the answer up to it and the seed only."""
+    """A number between 0 and 1 for each sentence, which depends on the seed and the answer up to its first object."""
 
     threshold: float
-    find: Find
+    words: ObjectWords
     seed: int
 
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         return Runtime() if inner is None else inner.runtime(layout, trace)
 
-    def risks(self, generation: Generation[Any], answer: AnswerTokens, words: Sequence[ObjectWord]) -> list[float]:
-        return [_uniform(self.seed, answer.ids[: word.stop]) for word in words]
+    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
+        first = {word.sentence: word.stop for word in reversed(found)}
+        return [_uniform(self.seed, measured.answer.ids[: first[word.sentence]]) for word in found]
 
 
 def _uniform(seed: int, ids: Sequence[int]) -> float:
@@ -78,7 +86,7 @@ def _uniform(seed: int, ids: Sequence[int]) -> float:
 
 def risk_source(config: Guard, layout: Layout) -> RiskSource:
     """The source of risks that the options name, for the model of this layout."""
-    find = finder(config.words or COCO)
+    words = object_words(config.words or COCO)
     if config.risk == "random":
-        return RandomRisk(config.threshold or 0.0, find, config.seed)
-    return LogprobRisk(config.threshold or 0.0, find)
+        return RandomRisk(config.threshold or 0.0, words, config.seed)
+    return LogprobRisk(config.threshold or 0.0, words)

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from heal.engine.answers import AnswerTokens, Kept, Sentence
+from heal.engine.answers import AnswerTokens, Kept
 from heal.engine.generation import Generation
 from heal.engine.runtime import CHANGING, LAYER_CALLBACKS, Runtime
+from heal.engine.search import Search
 from heal.engine.state import State, StepRecord
 from heal.errors import UnsupportedError
 from heal.methods.counting import seeing
-from heal.methods.guard_risk import RiskSource
-from heal.methods.guard_sentences import ObjectWord, Risk, decided, judged, object_word, sentence_spans
-from heal.token_spans import decoded, token_spans
+from heal.methods.guard_reader import SentenceReader, tokenizer_of
+from heal.methods.guard_retry import RetrySearch
+from heal.methods.guard_risk import Measured, RiskSource
+from heal.methods.guard_sentences import Attempts, Judged, decided
 
 if TYPE_CHECKING:
     from heal.methods.guard import Guard
 
-NEXT = "log-probabilities"
-"""The log-probabilities of the next token, [rows, vocabulary]: in the rows of the state, which follow the beams, and in
-those of the newest record, which do not."""
+NEXT = "next"
+"""The log-probabilities of the next token, [rows, vocabulary]: in the rows of the state, which follow the beams, and
+in those of the newest record, which do not."""
 READ = "read"
 """The log-probability of the token that was read at a step, [rows], in its record."""
-PASSED_ON = sorted({*LAYER_CALLBACKS, *CHANGING, "before_pass", "after_pass", "check_rows"} - {"logits"})
+PASSED_ON = sorted({*LAYER_CALLBACKS, *CHANGING, "before_pass", "after_pass"} - {"logits"})
 """Callbacks that the guard leaves to the runtime that measures."""
-
-
-def logprob(generation: Generation[Any], answer: AnswerTokens, index: int) -> float:
-    """The log-probability of a token of an answer."""
-    records = generation.state.records
-    if index + 1 < min(len(records), len(answer.at)):
-        return float(records[index + 1].values[READ][answer.at[index + 1]])
-    return float(records[index].values[NEXT][answer.at[index], answer.ids[index]])
+FACTS = ("group_count", "repeats_last_position", "last_position_only", "branches", "neutral")
 
 
 class GuardRuntime(Runtime[State]):
     """Passes the callbacks of another runtime on, which measures, and decides what to keep of each answer."""
+
+    counts_choices = False
 
     def __init__(self, config: Guard, source: RiskSource, inner: Runtime[Any]) -> None:
         self.config, self.source, self.inner = config, source, inner
@@ -48,18 +45,31 @@ class GuardRuntime(Runtime[State]):
         for name in PASSED_ON:
             if inner.overrides(name):
                 vars(self)[name] = getattr(inner, name)
-        for name in ("group_count", "repeats_last_position", "last_position_only", "branches", "neutral"):
-            vars(self)[name] = getattr(inner, name)
-        self.changes_output = config.action != "mark" or (
-            inner.changes_output and any(map(inner.overrides, CHANGING))
-        )
+        vars(self).update({name: getattr(inner, name) for name in FACTS})
+        if config.action == "retry":
+            vars(self)["search"] = self._search
+        calibrates = inner.changes_output and any(map(inner.overrides, CHANGING))
+        self.changes_output = config.action != "mark" or calibrates
+        self._forget()
 
-    def begin(self, generation: Generation[State], earlier: State | None) -> State:
-        _tokenizer(generation)
-        return self.inner.begin(generation, earlier)
+    def _forget(self) -> None:
+        """Forget the previous answer."""
+        self._reader, self._kept = SentenceReader(self.source), Kept(0, ())
+        self._attempts: dict[int, Attempts] = {}
+        self._chosen: Search | None = None  # the search that knows the log-probabilities
 
     def facts(self) -> dict[str, Any]:
         return self.inner.facts() | {"threshold": self.threshold}
+
+    def check_rows(self, samples: int, copies: int) -> None:
+        self.inner.check_rows(samples, copies)
+        if self.config.action == "retry":
+            check_single(samples, copies)
+
+    def begin(self, generation: Generation[State], earlier: State | None) -> State:
+        tokenizer_of(generation)
+        self._forget()
+        return self.inner.begin(generation, earlier)
 
     def logits(self, generation: Generation[State], logits: Tensor, branches: Mapping[str, Tensor]) -> Tensor:
         """Record the log-probability of the token that was read, and those of the next one."""
@@ -88,40 +98,55 @@ class GuardRuntime(Runtime[State]):
         every = Kept(len(answer.ids), tuple(range(len(answer.ids))))
         if not answer.ids or not bool(seeing(generation)[answer.at[-1]]):
             return every
-        sentences = self.judge(generation, answer)
-        if not sentences:
+        found = self._reader.read(self._measured(generation, answer))
+        if found is None:
+            return self._kept
+        if not found:
             return every if answer.finished else Kept(0, ())
-        return decided(sentences, self.threshold, self.config.action != "mark", answer.finished)
+        sentences = [own.sentence(self._attempts.get(own.start, Attempts())) for own in found]
+        kept = decided(sentences, self.threshold, self.config.action != "mark", answer.finished)
+        points = {own: self._attempts[own.start].point for own in found if own.start in self._attempts}
+        self._kept = replace(kept, again=tuple(t for own, point in points.items() for t in range(point, own.stop)))
+        return self._kept
 
-    def judge(self, generation: Generation[State], answer: AnswerTokens) -> list[Sentence]:
-        """The finished sentences of an answer with their risks."""
-        tokenizer = _tokenizer(generation)
-        text = decoded(tokenizer, answer.ids)
-        sentences = sentence_spans(text, answer.finished)
-        if not sentences:
-            return []
-        tokens = token_spans(tokenizer, answer.ids)
-        asked = self._asked_for(generation, answer.sample)
-        words: list[ObjectWord] = []
-        for first, last in sentences:
-            # what follows a sentence must not change how it is read
-            found = [mention for mention in self.source.find(text[:last]) if mention.start >= first]
-            words += [object_word(m.category, text, (m.start, m.stop), tokens) for m in found]
-        risks = map(Risk, words, self.source.risks(generation, answer, words))
-        return judged(text, sentences, tokens, [risk for risk in risks if risk.word.category not in asked])
+    def _measured(self, generation: Generation[State], answer: AnswerTokens) -> Measured:
+        return Measured(generation, answer, lambda index: self._logprob(generation, answer, index))
 
-    def _asked_for(self, generation: Generation[State], sample: int) -> frozenset[str]:
-        """The objects that the question names: an answer may speak of them."""
-        source = generation.source
-        question = (source.questions or source.texts)[sample]
-        return frozenset(mention.category for mention in self.source.find(question))
+    def _logprob(self, generation: Generation[State], answer: AnswerTokens, index: int) -> float:
+        if self._chosen is not None:
+            return float(self._chosen.logprobs[index][0])
+        records = generation.state.records
+        if index + 1 < min(len(records), len(answer.at)):
+            return float(records[index + 1].values[READ][answer.at[index + 1]])
+        return float(records[index].values[NEXT][answer.at[index], answer.ids[index]])
+
+    def _search(self, search: Search) -> None:
+        """The search with action=retry."""
+        reader = SentenceReader(self.source)
+
+        def sentences(answer: AnswerTokens) -> Sequence[Judged]:
+            self._chosen, self._attempts = search, retry.attempts
+            if not search.generation.visual:
+                return ()
+            return reader.read(self._measured(search.generation, answer)) or ()
+
+        @cache
+        def names(category: str) -> frozenset[int]:
+            return self.source.words.single_tokens(tokenizer_of(search.generation), category)
+
+        retry = RetrySearch(search, sentences, self.threshold, self.config.tries, names)
+        retry.run()
 
 
-def _tokenizer(generation: Generation[Any]) -> Any:
-    try:
-        processor = generation.source.processor
-    except UnsupportedError as error:
+def check_single(samples: int, copies: int) -> None:
+    """Refuse what cannot be rolled back answer by answer."""
+    if copies > 1:
         raise UnsupportedError(
-            "the guard reads the text of the answer: use VLM.generate, or give attach(source=Source(processor, …))"
-        ) from error
-    return getattr(processor, "tokenizer", processor)
+            "guard with action=retry returns one answer per prompt: leave out num_beams and num_return_sequences, or "
+            "use action=drop"
+        )
+    if samples > 1:
+        raise UnsupportedError(
+            f"guard with action=retry rolls back each answer separately: give generate() one prompt instead of "
+            f"{samples}, or use VLM.generate, which runs a batch row by row"
+        )

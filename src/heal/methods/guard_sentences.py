@@ -23,6 +23,8 @@ class ObjectWord:
     """Its first token."""
     stop: int
     """The end of its last token."""
+    sentence: int = 0
+    """The number of its sentence."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +68,52 @@ def token_ranges(sentences: Sequence[Span], tokens: Sequence[Span]) -> list[Span
     return found
 
 
-def object_word(category: str, text: str, span: Span, tokens: Sequence[Span]) -> ObjectWord:
+def object_word(category: str, text: str, span: Span, tokens: Sequence[Span], sentence: int = 0) -> ObjectWord:
     """A mention at these characters of an answer with these tokens."""
     own = tokens_between(tokens, *span)
-    return ObjectWord(category, text[slice(*span)], own.start, own.stop)
+    return ObjectWord(category, text[slice(*span)], own.start, own.stop, sentence)
 
 
-def judged(text: str, spans: Sequence[Span], tokens: Sequence[Span], risks: Sequence[Risk]) -> list[Sentence]:
-    """The sentences of an answer, each with its riskiest object word."""
-    found = []
-    for (first, last), (start, stop) in zip(spans, token_ranges(spans, tokens), strict=True):
-        own = [risk for risk in risks if start <= risk.word.start < stop]
-        worst = max(own, key=lambda risk: risk.value, default=None)
-        found.append(
-            Sentence(
-                start,
-                stop,
-                text[first:last].strip(),
-                None if worst is None else worst.value,
-                None if worst is None else worst.word.text,
-            )
+@dataclass(frozen=True)
+class Attempts:
+    """How a sentence was generated again."""
+
+    count: int = 0
+    point: int = 0
+    """The first token that was chosen again."""
+    objects: frozenset[str] = frozenset()
+    """The categories that may not occur in it any more."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A sentence with the risks of its object words."""
+
+    start: int
+    """Its first token."""
+    stop: int
+    text: str
+    risks: tuple[Risk, ...]
+
+    def sentence(self, attempts: Attempts) -> Sentence:
+        """The sentence with its riskiest word."""
+        worst = max(self.risks, key=lambda risk: risk.value, default=None)
+        return Sentence(
+            self.start,
+            self.stop,
+            self.text,
+            None if worst is None else worst.value,
+            None if worst is None else worst.word.text,
+            tries=attempts.count,
         )
-    return found
+
+
+def judged(text: str, spans: Sequence[Span], tokens: Sequence[Span], risks: Sequence[Risk]) -> list[Judged]:
+    """The sentences of an answer, each with the risks of its words."""
+    return [
+        Judged(start, stop, text[first:last].strip(), tuple(r for r in risks if start <= r.word.start < stop))
+        for (first, last), (start, stop) in zip(spans, token_ranges(spans, tokens), strict=True)
+    ]
 
 
 def decided(sentences: Sequence[Sentence], threshold: float, drop: bool, finished: bool) -> Kept:
