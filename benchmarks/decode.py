@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--method", default="heal", help="heal:preset=expected measures the fused path too")
+    parser.add_argument("--method", default="heal", help="the method, with options")
     options = parser.parse_args()
     found = [
         # the reference at batch 8 needs many gigabytes and gives no new information

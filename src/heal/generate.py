@@ -55,6 +55,11 @@ class Answer:
         later = len(self.token_ids) - 1
         return (self.seconds - self.first_token_seconds) / later if later else float("nan")
 
+    def _repr_html_(self) -> str:
+        from heal.view.notebook import cell
+
+        return cell(self)
+
 
 def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.

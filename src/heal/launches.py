@@ -167,13 +167,15 @@ def variants(
     skipped: dict[str, str] = {}
     expected = replace(base, path="fast", masking="expected", replacement="expected", draws=1, compile=False)
     found["heal:fast"] = expected
-    found["heal:fast,gaussian"] = replace(expected, masking="gaussian", replacement="gaussian")
+    drawn = replace(expected, masking="gaussian", replacement="gaussian")
+    found["heal:fast,gaussian"] = drawn
     functions = find(expected, torch.device(device))
     if isinstance(functions, str):
         skipped[FUSED] = functions
     else:
         found[f"{FUSED} ({functions.name})"] = replace(expected, path="fused")
-    found["heal:reference"] = replace(expected, path="reference")
+    # the paper's tensors, which are drawn
+    found["heal:reference"] = replace(drawn, path="reference")
     for name, kind in available().items():
         if name != HEAL.name and not heal_only:
             _add(found, skipped, name, kind)

@@ -236,6 +236,11 @@ class Trace:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _repr_html_(self) -> str:
+        from heal.view.notebook import cell
+
+        return cell(self)
+
     def __repr__(self) -> str:
         return f"Trace({self.steps} steps, {self.layers} layers, {self.heads} heads, text={self.text!r})"
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from heal.analysis.taxonomy import HeadType
-from heal.studies.drift import auc, mean_alpha, separation, separations
+from heal.studies.drift import mean_alpha, separation, separations
 from heal.studies.objects import ObjectToken
+from heal.studies.statistics import auc
 
 S, V, L = int(HeadType.SYNERGY), int(HeadType.VISUAL), int(HeadType.LANGUAGE)
 

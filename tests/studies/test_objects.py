@@ -3,7 +3,8 @@ import pytest
 
 from heal import VLM
 from heal.analysis.taxonomy import HeadType
-from heal.studies.objects import describe, label, steps_of
+from heal.studies.objects import describe, label, object_names
+from heal.token_spans import token_spans
 from heal.trace import Trace
 from heal.world import World
 from heal.world.mentions import mentions
@@ -25,6 +26,20 @@ TOKENS = (
     " fork",
     ".",
 )
+
+
+class Tokenizer:
+    """Its tokens are those of an answer: the ids are their indices."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def decode(self, ids, clean_up_tokenization_spaces):
+        return "".join(self.tokens[i] for i in ids)
+
+
+def labelled(picture, tokens, objects):
+    return label(picture, trace_of(tokens), Tokenizer(tokens), objects)
 
 
 def trace_of(tokens):
@@ -54,11 +69,12 @@ def trace_of(tokens):
 def test_step_of_a_name_is_its_first_token():
     found = mentions("".join(TOKENS))
     assert [m.category for m in found] == ["teddy bear", "fork", "fork"]
-    assert steps_of(TOKENS, found) == [4, 9, 13]
+    names = object_names(found, token_spans(Tokenizer(TOKENS), range(len(TOKENS))), frozenset({"fork"}))
+    assert [(name.step, name.last) for name in names] == [(4, 6), (9, 10), (13, 13)]
 
 
 def test_labels_and_their_head_scores():
-    bear, forks, fork = label(7, trace_of(TOKENS), frozenset({"fork"}))
+    bear, forks, fork = labelled(7, TOKENS, frozenset({"fork"}))
     assert (bear.category, bear.correct, bear.step, bear.order, bear.first) == ("teddy bear", False, 4, 0, True)
     assert (forks.correct, forks.step, forks.first) == (True, 9, True)
     assert (fork.correct, fork.step, fork.order, fork.first) == (True, 13, 2, False)
@@ -68,7 +84,7 @@ def test_labels_and_their_head_scores():
 
 
 def test_answer_without_names():
-    assert label(0, trace_of(("Nothing", ".")), frozenset({"fork"})) == []
+    assert labelled(0, ("Nothing", "."), frozenset({"fork"})) == []
 
 
 @pytest.mark.parametrize("batch", [2, 3])

@@ -29,9 +29,10 @@ def test_measuring_changes_nothing(vlm: VLM, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_trace_contains_the_measurements(vlm: VLM, beams: int) -> None:
-    answers = vlm.generate(PICTURES[:2], PROMPTS[:2], method=METHOD, trace=True, max_new_tokens=NEW, num_beams=beams)
+    method = replace(METHOD, preset="gaussian")  # with these draws, beams of the random model change places
+    answers = vlm.generate(PICTURES[:2], PROMPTS[:2], method=method, trace=True, max_new_tokens=NEW, num_beams=beams)
     inputs = vlm.inputs(PICTURES[:2], PROMPTS[:2])
-    with METHOD.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
+    with method.attach(vlm.model, trace=True, special_ids=vlm.tokenizer.all_special_ids) as handle:
         out = vlm.model.generate(**inputs, max_new_tokens=NEW, num_beams=beams, return_dict_in_generate=True)
     records = known(handle.attachment.latest).state.records
     for row, answer in enumerate(answers):
@@ -47,7 +48,7 @@ def test_trace_contains_the_measurements(vlm: VLM, beams: int) -> None:
 
 
 def test_trace_contains_its_origin(vlm: VLM) -> None:
-    method = replace(METHOD, alpha=0.6, seed=9, layers=(1, 4))
+    method = replace(METHOD, alpha=0.6, seed=9, layers=(1, 4), path="fast")
     answer = ask(vlm, method=method, trace=True)
     trace = answer.trace
     assert trace.text == answer.text

@@ -25,6 +25,8 @@ from heal.cli.report import report
 from heal.cli.run import run
 from heal.cli.score import app as score
 from heal.cli.speed import speed
+from heal.cli.study import study
+from heal.cli.view import view
 from heal.errors import HealError, HealWarning, ModelError, UnsupportedError
 from heal.escape import LONGEST, one_line
 
@@ -80,8 +82,10 @@ for _command, _name in (
     (compare, "compare"),
     (speed, "speed"),
     (evaluate, "eval"),
+    (view, "view"),
     (lists, "list"),
     (report, "report"),
+    (study, "study"),
 ):
     _add(_command, _name)
 app.add_typer(score, name="score")

@@ -63,7 +63,7 @@ def demo(method: Method | None, folder: Path) -> None:
     for name, given in (("plain", None), (method.name, method)):
         answer = vlm.generate(view.image, PROMPT, method=given, trace=True, max_new_tokens=TOKENS, do_sample=False)
         assert answer.trace is not None
-        found[name] = (answer, label(0, answer.trace, view.objects))
+        found[name] = (answer, label(0, answer.trace, vlm.tokenizer, view.objects))
     with _writing(folder):
         image = _write(view, found, folder)
     say(f"image: {image}")

@@ -52,20 +52,35 @@ def run(
             f"--num-beams {num_beams} conflicts with {chosen.name}, which sets it too: give one of them"
         )
     vlm = common.load(model, dtype, device, allow_incomplete)
+    from heal.tracing import pieces as token_pieces
+
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
     answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)
-    plain = vlm.generate(image, prompt, **options) if compare else None
-    if trace is not None:
-        assert answer.trace is not None
-        common.save_trace(answer.trace, trace)
+    plain = vlm.generate(image, prompt, trace=trace is not None, **options) if compare else None
+    traces = {} if trace is None else save_traces(trace, answer, plain)
     if as_json:
         found: dict[str, Any] = {"model": vlm.name, "method": chosen.name, "options": chosen.options()}
-        found |= {"answer": as_dict(answer)} | ({"plain": as_dict(plain)} if plain else {})
+        found |= {"image": image, "prompt": prompt}
+        for name, one in (("answer", answer), ("plain", plain)):
+            if one is not None:
+                pieces = {"tokens": list(token_pieces(vlm.tokenizer, one.token_ids))}
+                found[name] = as_dict(one) | pieces | {"trace": traces.get(name)}
         return emit(found)
     if plain is not None:
         say(f"plain: {plain.text}")
     say(f"{chosen.name}:  {answer.text}")
     note(describe(answer, plain))
+
+
+def save_traces(path: Path, answer: Answer, plain: Answer | None) -> dict[str, str]:
+    """Save the trace of the answer, and that of the plain model beside it as *.plain.safetensors."""
+    assert answer.trace is not None
+    common.save_trace(answer.trace, path)
+    if plain is None or plain.trace is None:
+        return {"answer": str(path)}
+    beside = path.with_suffix(f".plain{path.suffix}")
+    common.save_trace(plain.trace, beside)
+    return {"answer": str(path), "plain": str(beside)}
 
 
 def as_dict(answer: Answer) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heal.cli.common import MOST_ROWS, MethodText, method_from
+from heal.cli.common import MOST_ROWS, MethodText, load, method_from
 from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 from heal.errors import ConfigError
 
@@ -23,7 +23,9 @@ def speed(
         ),
     ] = None,
     layers: Annotated[int, typer.Option(min=1, max=256, help="Decoder layers of the random model.")] = 2,
-    model: Annotated[str | None, typer.Option(help="Measure this checkpoint instead of a random model.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Measure this checkpoint, or `embedded`, instead of a random model.")
+    ] = None,
     method: MethodText = "heal",
     batch: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Batch size.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
@@ -51,7 +53,7 @@ def speed(
 ) -> None:
     """Measure the time of a decoding step: plain (sdpa) and the paths of HEAL (fast, fused, reference), interleaved.
 
-    The fused path needs expected noise: --method heal:preset=expected."""
+    The fused path needs expected noise, which is the default, and Numba on a CPU or Triton on a GPU."""
     from heal.methods import HEAL
 
     output = chosen_format(form, as_json)
@@ -65,7 +67,7 @@ def speed(
     from heal.cli.common import quiet
     from heal.devices import usable_device
     from heal.speed import Setup, measure
-    from heal.vlm import VLM, torch_dtype
+    from heal.vlm import torch_dtype
 
     quiet()
     usable_device(device)
@@ -87,7 +89,8 @@ def speed(
             speed_extra.growth(chosen, threads, output)
         return
     setup = Setup(preset or "llava-1.5-7b", layers, batch, kind, threads, rounds, chosen, reference, device)
-    found = measure(setup, VLM.load(model, dtype=kind, device=device).model if model else None, progress=note)
+    measured = load(model, dtype, device).model if model else None
+    found = measure(setup, measured, progress=note)
     if output is Format.json:
         emit(found.to_dict())
     elif output is Format.csv:

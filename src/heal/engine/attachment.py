@@ -410,7 +410,7 @@ class Attachment(LayerHooks):
             )
         hidden = output[0]
         self._finite.add(generation.step, hidden[:, -1])
-        if not self._check_later or generation.phase != "decode":
+        if not self._check_later or generation.phase != "decode" or self.runtime.waits(generation):
             self._finite.check()
         if self.runtime.overrides("final_hidden"):
             new = self.runtime.final_hidden(generation, hidden)

@@ -11,7 +11,8 @@ from heal.errors import NonFiniteError
 class FiniteCheck:
     """Sums of the newest hidden states of each step, which are finite only if all of them are.
 
-    A step costs one launch. The host looks at the sums every `PENDING` steps, and before an answer is returned.
+    A step costs one launch. The host looks at the sums every `PENDING` steps, when it waits for the device anyway,
+    and before an answer is returned.
     """
 
     PENDING = 32

@@ -74,6 +74,10 @@ class Runtime(Generic[S]):
     def before_pass(self, generation: Generation[S]) -> None:
         """Called before each forward pass."""
 
+    def waits(self, generation: Generation[S]) -> bool:
+        """Whether the host waits for the device in this pass anyway, so that the engine may do so too."""
+        return False
+
     # ── attention ─────────────────────────────────────────────────────────────────────────────────────
 
     def attention(self, generation: Generation[S], call: AttentionCall, plain: Callable[[], Tensor]) -> Tensor:

@@ -93,6 +93,9 @@ class HealRuntime(Runtime[HealState]):
         )
         generation.state.begin_pass(generation.step, refresh)
 
+    def waits(self, generation: Generation[HealState]) -> bool:
+        return generation.state.refresh  # new head types tell the host which layers to calibrate
+
     def after_pass(self, generation: Generation[HealState]) -> None:
         state = generation.state
         prompt = generation.phase == "prompt"

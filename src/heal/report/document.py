@@ -39,7 +39,11 @@ images) that exclude zero. No setting was chosen on the test split. MME is the t
 colour (at most 800). All figures with their intervals are in [results](results/). Times are ratios to the plain model
 in the same batches; the overhead is larger in a model this small than in a real one (see
 [benchmarks](../benchmarks/README.md)). Memory is that of the whole process. It includes the cached prompts in runs
-with a prefix cache (`prefix_cache` in their configuration)."""
+with a prefix cache (`prefix_cache` in their configuration).
+
+HEAL draws its noise once (`preset="gaussian"`, the default of version 0.2.0) in every table but those of [drawn and
+expected noise](#drawn-and-expected-noise), which compare it with the present default. [Studies](studies.md) has newer
+measurements."""
 PLOTS = {
     "published-natural": ("quality-cost.svg", "Quality against cost"),
     "tuning": ("trade-off.svg", "Trade-off between hallucination and recall"),

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heal.analysis.taxonomy import HeadType
-from heal.bench.score.bootstrap import percentile_interval
-from heal.extras import optional
 from heal.studies.objects import ObjectToken
-
-with optional():
-    from scipy.stats import rankdata
-
-WIDTH = 4
-"""Answers are divided into windows of this many tokens to compare similar positions."""
+from heal.studies.statistics import Labelled, compare
 
 
 @dataclass(frozen=True)
@@ -53,15 +46,6 @@ VALUES: dict[str, Callable[[ObjectToken], float]] = {
 }
 
 
-def auc(correct: np.ndarray, hallucinated: np.ndarray) -> float:
-    """Probability that a correct token has the higher value; ties count half. NaN if either side is empty."""
-    n, m = len(correct), len(hallucinated)
-    if not n or not m:
-        return float("nan")
-    ranks = rankdata(np.concatenate([correct, hallucinated]))
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
-
-
 def separations(tokens: Sequence[ObjectToken], resamples: int = 500, seed: int = 0) -> list[Separation]:
     """One row per value, with intervals from resampling images. The first value is also evaluated on first mentions
     only, because repeated names can be copied from the text."""
@@ -74,49 +58,24 @@ def separations(tokens: Sequence[ObjectToken], resamples: int = 500, seed: int =
 def separation(
     name: str, value: Callable[[ObjectToken], float], tokens: Sequence[ObjectToken], resamples: int, seed: int
 ) -> Separation:
-    pairs = [(t, x) for t in tokens if not np.isnan(x := value(t))]
-    values = np.array([x for _, x in pairs])
-    correct = np.array([t.correct for t, _ in pairs], bool)
-    steps = np.array([t.step for t, _ in pairs])
-    pictures = np.array([t.picture for t, _ in pairs])
-    low, high = _interval(values, correct, pictures, resamples, seed)
+    found = compare(
+        Labelled.of(
+            [value(t) for t in tokens],
+            [t.correct for t in tokens],
+            [t.picture for t in tokens],
+            [t.step for t in tokens],
+        ),
+        seed,
+        resamples,
+    )
     return Separation(
         name,
-        int(correct.sum()),
-        int((~correct).sum()),
-        _mean(values[correct]),
-        _mean(values[~correct]),
-        auc(values[correct], values[~correct]),
-        low,
-        high,
-        _within(values, correct, steps),
+        found.correct,
+        found.hallucinated,
+        found.mean_correct.value,
+        found.mean_hallucinated.value,
+        found.auc.value,
+        found.auc.low,
+        found.auc.high,
+        found.matched_auc.value,
     )
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if values.size else float("nan")
-
-
-def _interval(
-    values: np.ndarray, correct: np.ndarray, pictures: np.ndarray, resamples: int, seed: int
-) -> tuple[float, float]:
-    """Percentile bootstrap of the AUC over images."""
-    rng = np.random.default_rng(seed)
-    rows = [np.flatnonzero(pictures == p) for p in np.unique(pictures)]
-    found = []
-    for _ in range(resamples if rows else 0):
-        at = np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))])
-        found.append(auc(values[at][correct[at]], values[at][~correct[at]]))
-    return percentile_interval(np.array(found))
-
-
-def _within(values: np.ndarray, correct: np.ndarray, steps: np.ndarray) -> float:
-    """Mean AUC over windows of the answer, weighted by the number of pairs."""
-    weights, found = [], []
-    for place in np.unique(steps // WIDTH):
-        here = steps // WIDTH == place
-        good, bad = values[here & correct], values[here & ~correct]
-        if good.size and bad.size:
-            weights.append(good.size * bad.size)
-            found.append(auc(good, bad))
-    return float(np.average(found, weights=weights)) if found else float("nan")

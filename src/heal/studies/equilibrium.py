@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from heal import strict_json
+from heal.bench.tasks.chair_mentions import chair_finder
 from heal.errors import DataError
 from heal.methods.equilibrium import Equilibrium
 from heal.methods.heal import HEAL
 from heal.studies.objects import Find, Labelled, describe
 from heal.vlm import VLM
-from heal.world.mentions import Finder, mentions
+from heal.world.mentions import mentions
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,11 @@ def labelled_files(path: Path) -> list[LabelledFile]:
     return found
 
 
-def coco_finder() -> Finder:
-    """A finder for the 80 COCO categories and their CHAIR synonyms."""
+def coco_finder() -> Find:
+    """A finder for the 80 COCO categories: CHAIR's parser with the synonyms of this package."""
     from heal.bench.tasks.synonyms import load
 
-    words = load().category
-    return Finder({f"{word}s": category for word, category in words.items()} | words)
+    return chair_finder(load())
 
 
 def measure_equilibrium(

@@ -12,6 +12,7 @@ from jaxtyping import Float32, UInt8
 
 from heal.methods.base import Method
 from heal.methods.heal import HEAL
+from heal.token_spans import Span, decoded, token_spans, tokens_between
 from heal.trace import Trace
 from heal.vlm import VLM
 from heal.world.mentions import Mention, mentions
@@ -29,6 +30,37 @@ class Labelled(Protocol):
 
     @property
     def objects(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True)
+class ObjectName:
+    """A name of an object in an answer."""
+
+    category: str
+    correct: bool
+    """Whether the object is in the image."""
+    step: int
+    """The first token of the name."""
+    last: int
+    """The last token of the name."""
+    order: int
+    """Number of names before it."""
+    first: bool
+    """Whether the category is named for the first time."""
+
+
+def object_names(found: Sequence[Mention], spans: Sequence[Span], objects: frozenset[str]) -> list[ObjectName]:
+    """The names of an answer, in order."""
+    names: list[ObjectName] = []
+    known = set[str]()
+    for mention in found:
+        tokens = tokens_between(spans, mention.start, mention.stop)
+        category = mention.category
+        names.append(
+            ObjectName(category, category in objects, tokens[0], tokens[-1], len(names), category not in known)
+        )
+        known.add(category)
+    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,33 +83,27 @@ class ObjectToken:
     """I_vis / I_total and I_lang / I_total over the synergy heads."""
 
 
-def steps_of(tokens: Sequence[str], found: Sequence[Mention]) -> list[int]:
-    """The index of the first token of each mention."""
-    ends = np.cumsum([len(token) for token in tokens])
-    return [int(np.searchsorted(ends, mention.start, side="right")) for mention in found]
-
-
-def label(picture: int, trace: Trace, objects: frozenset[str], find: Find = mentions) -> list[ObjectToken]:
+def label(
+    picture: int, trace: Trace, tokenizer: Any, objects: frozenset[str], find: Find = mentions
+) -> list[ObjectToken]:
     """Label every object name of an answer as correct if it is in `objects`."""
-    found = find("".join(trace.tokens))
-    share, parts, known, out = trace.alpha_vis, trace.mean_parts(), set[str](), []
-    for order, (mention, step) in enumerate(zip(found, steps_of(trace.tokens, found), strict=True)):
-        out.append(
-            ObjectToken(
-                picture,
-                mention.category,
-                mention.category in objects,
-                step,
-                order,
-                mention.category not in known,
-                share[step],
-                trace.types[step],
-                trace.total[step],
-                parts[step],
-            )
+    ids = trace.token_ids.tolist()
+    found, share, parts = find(decoded(tokenizer, ids)), trace.alpha_vis, trace.mean_parts()
+    return [
+        ObjectToken(
+            picture,
+            name.category,
+            name.correct,
+            name.step,
+            name.order,
+            name.first,
+            share[name.step],
+            trace.types[name.step],
+            trace.total[name.step],
+            parts[name.step],
         )
-        known.add(mention.category)
-    return out
+        for name in object_names(found, token_spans(tokenizer, ids), objects)
+    ]
 
 
 def describe(
@@ -101,5 +127,5 @@ def describe(
             do_sample=False,
         )
         for picture, answer in zip(some, answers, strict=True):
-            yield label(number, answer.trace, picture.objects, find)
+            yield label(number, answer.trace, vlm.tokenizer, picture.objects, find)
             number += 1

@@ -1,0 +1,183 @@
+"""What a study is run on: a model by name, images and their objects, the split, the methods, and the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from heal.bench.run.plan import Settings
+from heal.bench.tasks import catalogue
+from heal.bench.tasks.base import Number, Sample, Task
+from heal.bench.tasks.chair import Chair
+from heal.bench.tasks.chair_mentions import chair_finder
+from heal.errors import ConfigError
+from heal.methods import HEAL, Method
+from heal.values import check_types
+from heal.world.mentions import Mention, mentions
+from heal.world.world import DISTRIBUTIONS
+
+OFFICIAL = "official"
+"""The only distribution of official data."""
+IN_MINIATURE = ("pope", "chair", "mme")
+"""Benchmarks that the miniature world has too. The others need official data."""
+SUBTASKS = 4
+"""MME in miniature has so many scenes for each `count`."""
+WORLD_SAMPLES = 100
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The conditions of a study, as a value. It holds no model, so that a plan can be made without one."""
+
+    model: str = "embedded"
+    samples: int | None = None
+    """Images per benchmark and distribution. None: 100 in the miniature world, all with official data."""
+    split: str = "test"
+    """Split of the miniature world: validation or test."""
+    distributions: tuple[str, ...] = ("natural",)
+    """natural, counter or both; ("official",) if there is a data folder."""
+    data: Path | None = None
+    """Folder of official data. None: the miniature world."""
+    seed: int = 0
+    methods: Mapping[str, Method | None] = field(default_factory=dict)
+    """Methods that the user asked for. Empty: each study uses those of the paper."""
+    batch_size: int = 16
+    max_new_tokens: int | None = None
+    """Maximum length of an answer. None: the default of each benchmark."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("samples", "batch_size", "max_new_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {value}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, not {self.seed}")
+        allowed = DISTRIBUTIONS if self.data is None else (OFFICIAL,)
+        if not self.distributions or set(self.distributions) - set(allowed):
+            shown = ", ".join(self.distributions) or "nothing"
+            raise ConfigError(f"distributions must be some of {', '.join(allowed)}, not {shown}")
+
+    @classmethod
+    def on(cls, data: Path | None, **options: Any) -> Setup:
+        """Official data if a folder is given, otherwise the miniature world."""
+        chosen: dict[str, Any] = {} if data is None else {"distributions": (OFFICIAL,)}
+        return cls(data=data, **(options | chosen))
+
+    @property
+    def images(self) -> int | None:
+        """Images per benchmark and distribution; None for all images of official data."""
+        return self.samples or (WORLD_SAMPLES if self.data is None else None)
+
+    @property
+    def heal(self) -> HEAL:
+        """The form of HEAL to study: the first one that the user gave, or the default."""
+        return next((m for m in self.methods.values() if isinstance(m, HEAL)), HEAL())
+
+    @property
+    def settings(self) -> Settings:
+        """Decoding of all evaluations, the same in every study so that they share answers."""
+        return Settings(
+            seed=self.seed,
+            batch_size=self.batch_size,
+            max_new_tokens=self.max_new_tokens,
+            prefix_cache=True,
+        )
+
+    def has(self, benchmark: str) -> bool:
+        """Whether the miniature world has this benchmark, or there is a data folder."""
+        return self.data is not None or benchmark in IN_MINIATURE
+
+    def task(self, benchmark: str, distribution: str) -> Task:
+        """A benchmark by its official name (pope, chair, mme, mmhal, llava-bench, blink-twice)."""
+        if self.data is not None:
+            task = catalogue.make(benchmark, self.data, {})
+            return task if self.samples is None else FirstUnits(task, self.samples)
+        if benchmark not in IN_MINIATURE:
+            raise ConfigError(f"the miniature world has no {benchmark}: give a folder of official data with --data")
+        count = self.samples or WORLD_SAMPLES
+        if benchmark == "mme":
+            count = max(1, count // SUBTASKS)
+        options = {"count": count, "distribution": distribution, "split": self.split, "seed": self.seed}
+        return catalogue.make(f"mini-{benchmark}", None, options)
+
+    def tasks(self, *benchmarks: str) -> dict[str, Task]:
+        """All these benchmarks on all distributions, by `task_name`."""
+        return {self.task_name(b, d): self.task(b, d) for b in benchmarks for d in self.distributions}
+
+    @staticmethod
+    def task_name(benchmark: str, distribution: str) -> str:
+        """The name of a task in evaluations of this setup, such as `chair natural`."""
+        return f"{benchmark} {distribution}"
+
+    def captions(self, distribution: str) -> Sequence[Sample]:
+        """Images to describe. `truth["objects"]` are the objects in the image."""
+        return self.task("chair", distribution).samples()
+
+    @cached_property
+    def find(self) -> Callable[[str], list[Mention]]:
+        """Finds object words with their places: exact in the miniature world, CHAIR's parser on official data."""
+        if self.data is None:
+            return mentions
+        task = catalogue.make("chair", self.data, {})
+        assert isinstance(task, Chair)
+        return chair_finder(task.synonyms)
+
+    @property
+    def caption_tokens(self) -> int:
+        """Maximum length of a description."""
+        return self.max_new_tokens or self.task("chair", self.distributions[0]).max_new_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values for result files."""
+        from heal.bench.run.names import method_name
+
+        found = {name: getattr(self, name) for name in ("model", "samples", "split", "seed", "max_new_tokens")}
+        found |= {"distributions": list(self.distributions), "data": None if self.data is None else str(self.data)}
+        return found | {"methods": {name: method_name(method) for name, method in self.methods.items()}}
+
+
+@dataclass(frozen=True)
+class FirstUnits(Task):
+    """The first units (images) of a benchmark, with all questions about each."""
+
+    task: Task
+    units: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("name", "summary", "max_new_tokens", "headline", "higher_is_better", "judged"):
+            object.__setattr__(self, name, getattr(self.task, name))
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        every = self.task.samples()
+        first = set(list(dict.fromkeys(sample.unit for sample in every))[: self.units])
+        return tuple(sample for sample in every if sample.unit in first)
+
+    def samples(self) -> Sequence[Sample]:
+        return self._samples
+
+    def remarks(self, samples: Sequence[Sample]) -> list[str]:
+        return self.task.remarks(samples)
+
+    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
+        return self.task.parse(sample, text)
+
+    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return self.task.counts(samples, parses)
+
+    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
+        return self.task.score(totals)
+
+    def counted(self, parse: Mapping[str, Any]) -> bool:
+        return self.task.counted(parse)
+
+    def cuts(self, text: str) -> Sequence[str]:
+        return self.task.cuts(text)
+
+    def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
+        return self.task.note(parses)

@@ -1,0 +1,51 @@
+"""Hand-made records for tests of studies."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from heal.analysis.taxonomy import HeadType
+from heal.studies.parts import Measured
+from heal.studies.token_kinds import TokenKind
+
+C, I, V, L, S = (int(kind) for kind in list(HeadType)[:5])  # noqa: E741
+
+
+def traced(
+    id: str,
+    types: Sequence[object],
+    visual: object = 0.3,
+    language: object = 0.3,
+    total: object = 0.6,
+    names: Sequence[Mapping[str, object]] = (),
+    kinds: Sequence[TokenKind] | None = None,
+    contribution: object = 0.1,
+    unit: str = "",
+) -> Measured:
+    """A record of `plain_traces`. `types` is [step][layer][head]; scores are broadcast to its shape."""
+    kind = np.array(types, np.uint8)
+    steps = len(kind)
+
+    def array(value: object) -> np.ndarray:
+        return np.broadcast_to(np.asarray(value, np.float32), kind.shape).copy()
+
+    facts = {
+        "unit": unit or id,
+        "distribution": "natural",
+        "text": "x" * steps,
+        "token_ids": list(range(steps)),
+        "spans": [[i, i + 1] for i in range(steps)],
+        "logprobs": [-0.5] * steps,
+        "finish": "stop",
+        "kinds": [int(k) for k in kinds or [TokenKind.CONTENT] * steps],
+        "names": list(map(dict, names)),
+        "objects": ["dog"],
+    }
+    arrays = {"visual": array(visual), "language": array(language), "total": array(total), "types": kind}
+    arrays |= {"contribution": array(contribution)}
+    return Measured(id, facts, arrays)
+
+
+def name(step: int, correct: bool = True, first: bool = True, category: str = "dog") -> dict[str, object]:
+    found = {"category": category, "correct": correct, "step": step, "last": step, "order": 0, "first": first}
+    return dict(found)
