@@ -21,7 +21,8 @@ class AnswerTokens:
     ids: tuple[int, ...]
     """Without the end-of-sequence token."""
     at: tuple[int, ...]
-    """The row of the generation in which each token was chosen, because beams move between rows."""
+    """The row of the generation in which each token was chosen, because beams move between rows; and that of the
+    end-of-sequence token, if there is one."""
     sample: int
     """The index of its prompt in the batch."""
     finished: bool = True
@@ -91,7 +92,7 @@ def edits_of(output: Any, prompt_length: int, end_tokens: frozenset[int], rows: 
         count = next((i for i, token in enumerate(new) if token in end_tokens), len(new))
         ids = tuple(new[: count + 1])
         at = (row,) * len(ids) if beams is None else tuple(beams[row, : len(ids)].tolist())
-        kept = keep(AnswerTokens(ids[:count], at[:count], row * rows // len(sequences)))
+        kept = keep(AnswerTokens(ids[:count], at, row * rows // len(sequences)))
         found.append(Edit(ids, at, (*kept.tokens, *range(count, len(ids))), kept.sentences, kept.again))
     return found
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from heal.engine.answers import AnswerTokens
 from heal.engine.generation import Generation
 from heal.errors import UnsupportedError
-from heal.methods.guard_risk import Measured, RiskSource
+from heal.measured import TokenValues
+from heal.methods.guard_risk import RiskSource
 from heal.methods.guard_sentences import Judged, ObjectWord, Risk, judged, object_word, sentence_spans
 from heal.token_spans import Span, decoded, token_spans
 
@@ -28,9 +31,14 @@ class SentenceReader:
         self.source = source
         self._spans: list[Span] = []
 
-    def read(self, measured: Measured) -> list[Judged] | None:
-        """All finished sentences; None if they are those of the last call, and the answer is not finished."""
-        tokenizer, answer = tokenizer_of(measured.generation), measured.answer
+    def read(
+        self, generation: Generation[Any], answer: AnswerTokens, values: Callable[[], TokenValues]
+    ) -> list[Judged] | None:
+        """All finished sentences; None if they are those of the last call, and the answer is not finished.
+
+        `values` gives what is known of the tokens of the answer.
+        """
+        tokenizer = tokenizer_of(generation)
         text = decoded(tokenizer, answer.ids)
         spans = sentence_spans(text, answer.finished)
         if not answer.finished and spans == self._spans:
@@ -40,8 +48,8 @@ class SentenceReader:
             return []
         tokens = token_spans(tokenizer, answer.ids)
         words = self._words(text, spans, tokens)
-        asked = self._asked_for(measured)
-        risks = map(Risk, words, self.source.risks(measured, words))
+        asked = self._asked_for(generation, answer.sample)
+        risks = map(Risk, words, self.source.risks(generation, values(), words) if words else ())
         return judged(text, spans, tokens, [risk for risk in risks if risk.word.category not in asked])
 
     def _words(self, text: str, spans: list[Span], tokens: list[Span]) -> list[ObjectWord]:
@@ -52,8 +60,8 @@ class SentenceReader:
             words += [object_word(m.category, text, (m.start, m.stop), tokens, number) for m in found]
         return words
 
-    def _asked_for(self, measured: Measured) -> frozenset[str]:
+    def _asked_for(self, generation: Generation[Any], sample: int) -> frozenset[str]:
         """The objects that the question names: an answer may speak of them."""
-        source = measured.generation.source
-        question = (source.questions or source.texts)[measured.answer.sample]
+        source = generation.source
+        question = (source.questions or source.texts)[sample]
         return frozenset(mention.category for mention in self.source.words.find(question))

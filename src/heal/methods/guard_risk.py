@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from heal.engine.answers import AnswerTokens
+import numpy as np
+
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
+from heal.measured import TokenValues, measured
 from heal.methods.guard_sentences import ObjectWord
 from heal.methods.guard_words import COCO, ObjectWords, object_words
+from heal.methods.observer import observer
 
 if TYPE_CHECKING:
+    from heal.detect.model import Detector
     from heal.methods.guard import Guard
     from heal.methods.heal import HEAL
-
-
-@dataclass(frozen=True)
-class Measured:
-    """An answer, finished or not, with what was measured while it was generated."""
-
-    generation: Generation[Any]
-    answer: AnswerTokens
-    logprob: Callable[[int], float]
-    """The log-probability of a token of the answer."""
 
 
 @runtime_checkable
@@ -45,8 +38,31 @@ class RiskSource(Protocol):
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         """The runtime that measures what the risk needs, with HEAL's calibration if `inner` is given."""
 
-    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
+    def risks(self, generation: Generation[Any], tokens: TokenValues, found: Sequence[ObjectWord]) -> list[float]:
         """The risk of each object word of the answer so far. All of them are given, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class DetectorRisk:
+    """The risk that the detector gives a word at its first token."""
+
+    detector: Detector
+    words: ObjectWords
+    layout: Layout
+
+    @property
+    def threshold(self) -> float:
+        return self.detector.threshold
+
+    def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
+        return (inner or observer(self.detector.options)).runtime(layout, trace=True)
+
+    def risks(self, generation: Generation[Any], tokens: TokenValues, found: Sequence[ObjectWord]) -> list[float]:
+        from heal.detect.features import features
+
+        known = measured(generation.state, self.layout, tokens)
+        risk = self.detector.risk(features(known, found, self.detector.families))
+        return [float(risk[word.start]) for word in found]
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,8 @@ class LogprobRisk:
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         return Runtime() if inner is None else inner.runtime(layout, trace)
 
-    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
-        return [1 - math.exp(measured.logprob(word.start)) for word in found]
+    def risks(self, generation: Generation[Any], tokens: TokenValues, found: Sequence[ObjectWord]) -> list[float]:
+        return [float(1 - np.exp(tokens.logprobs[word.start])) for word in found]
 
 
 @dataclass(frozen=True)
@@ -74,9 +90,9 @@ class RandomRisk:
     def measurement(self, inner: HEAL | None, layout: Layout, trace: bool) -> Runtime[Any]:
         return Runtime() if inner is None else inner.runtime(layout, trace)
 
-    def risks(self, measured: Measured, found: Sequence[ObjectWord]) -> list[float]:
+    def risks(self, generation: Generation[Any], tokens: TokenValues, found: Sequence[ObjectWord]) -> list[float]:
         first = {word.sentence: word.stop for word in reversed(found)}
-        return [_uniform(self.seed, measured.answer.ids[: first[word.sentence]]) for word in found]
+        return [_uniform(self.seed, tokens.ids[: first[word.sentence]]) for word in found]
 
 
 def _uniform(seed: int, ids: Sequence[int]) -> float:
@@ -86,6 +102,12 @@ def _uniform(seed: int, ids: Sequence[int]) -> float:
 
 def risk_source(config: Guard, layout: Layout) -> RiskSource:
     """The source of risks that the options name, for the model of this layout."""
+    if config.risk == "detector":
+        from heal.detect.model import Detector  # detection builds on methods
+
+        found = Detector.of_model(layout.model) if config.detector is None else Detector.load(config.detector)
+        found.check(len(layout.layers), layout.heads)
+        return DetectorRisk(found, object_words(config.words or found.words), layout)
     words = object_words(config.words or COCO)
     if config.risk == "random":
         return RandomRisk(config.threshold or 0.0, words, config.seed)

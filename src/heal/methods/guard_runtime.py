@@ -7,18 +7,21 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from heal.analysis.uncertainty import entropy_and_margin
 from heal.engine.answers import AnswerTokens, Kept
 from heal.engine.generation import Generation
 from heal.engine.runtime import CHANGING, LAYER_CALLBACKS, Runtime
 from heal.engine.search import Search
 from heal.engine.state import State, StepRecord
 from heal.errors import UnsupportedError
+from heal.measured import TokenValues
 from heal.methods.counting import seeing
 from heal.methods.guard_reader import SentenceReader, tokenizer_of
 from heal.methods.guard_retry import RetrySearch
-from heal.methods.guard_risk import Measured, RiskSource
+from heal.methods.guard_risk import RiskSource
 from heal.methods.guard_sentences import Attempts, Judged, decided
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ NEXT = "next"
 in those of the newest record, which do not."""
 READ = "read"
 """The log-probability of the token that was read at a step, [rows], in its record."""
+ABOUT = "about"
+"""Entropy and margin of the next token, [rows, 2], in the record of its step."""
 PASSED_ON = sorted({*LAYER_CALLBACKS, *CHANGING, "before_pass", "after_pass"} - {"logits"})
 """Callbacks that the guard leaves to the runtime that measures."""
 FACTS = ("group_count", "repeats_last_position", "last_position_only", "branches", "neutral")
@@ -77,7 +82,7 @@ class GuardRuntime(Runtime[State]):
         state, following = generation.state, logits.log_softmax(-1)
         if len(state.records) < generation.step + 1:  # the inner runtime records nothing
             state.records.append(StepRecord({}))
-        added = {NEXT: following}
+        added = {NEXT: following, ABOUT: entropy_and_margin(following)}
         if generation.step > 0:
             last = generation.answer[:, -1:].to(logits.device)
             added[READ] = state.rows[NEXT].gather(1, last)[:, 0]
@@ -98,7 +103,7 @@ class GuardRuntime(Runtime[State]):
         every = Kept(len(answer.ids), tuple(range(len(answer.ids))))
         if not answer.ids or not bool(seeing(generation)[answer.at[-1]]):
             return every
-        found = self._reader.read(self._measured(generation, answer))
+        found = self._read(self._reader, generation, answer)
         if found is None:
             return self._kept
         if not found:
@@ -109,16 +114,23 @@ class GuardRuntime(Runtime[State]):
         self._kept = replace(kept, again=tuple(t for own, point in points.items() for t in range(point, own.stop)))
         return self._kept
 
-    def _measured(self, generation: Generation[State], answer: AnswerTokens) -> Measured:
-        return Measured(generation, answer, lambda index: self._logprob(generation, answer, index))
+    def _read(
+        self, reader: SentenceReader, generation: Generation[State], answer: AnswerTokens
+    ) -> list[Judged] | None:
+        return reader.read(generation, answer, lambda: self._values(generation, answer))
 
-    def _logprob(self, generation: Generation[State], answer: AnswerTokens, index: int) -> float:
+    def _values(self, generation: Generation[State], answer: AnswerTokens) -> TokenValues:
+        """What is known of the distributions of the tokens."""
         if self._chosen is not None:
-            return float(self._chosen.logprobs[index][0])
-        records = generation.state.records
-        if index + 1 < min(len(records), len(answer.at)):
-            return float(records[index + 1].values[READ][answer.at[index + 1]])
-        return float(records[index].values[NEXT][answer.at[index], answer.ids[index]])
+            return TokenValues.of_search(self._chosen.values[0], answer.ids, answer.at, answer.sample)
+        records, count = [record.values for record in generation.state.records], len(answer.ids)
+        at = [*answer.at[: count + 1], answer.at[-1]]
+        read = [records[step][READ][at[step]] for step in range(1, count)]
+        last = records[count - 1].get(NEXT)  # it is there if the last token was not read yet
+        read.append(records[count][READ][at[count]] if last is None else last[at[count - 1], answer.ids[-1]])
+        about = [records[step][ABOUT][at[step]] for step in range(count)]
+        found = torch.cat([torch.stack(read)[:, None], torch.stack(about)], dim=1)
+        return TokenValues.of_search(found, answer.ids, at[:count], answer.sample)
 
     def _search(self, search: Search) -> None:
         """The search with action=retry."""
@@ -128,7 +140,7 @@ class GuardRuntime(Runtime[State]):
             self._chosen, self._attempts = search, retry.attempts
             if not search.generation.visual:
                 return ()
-            return reader.read(self._measured(search.generation, answer)) or ()
+            return self._read(reader, search.generation, answer) or ()
 
         @cache
         def names(category: str) -> frozenset[int]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from heal.world.mentions import Mention, mentions, names
+from heal.world.mentions import Mention, names
 
 Find = Callable[[str], list[Mention]]
 COCO, WORLD = "coco", "world"
@@ -44,10 +44,8 @@ def _alone(tokenizer: Any, text: str) -> list[int]:
 @lru_cache(maxsize=8)
 def object_words(words: str) -> ObjectWords:
     """`words` is coco, world or the path of a table of synonyms."""
-    if words == WORLD:
-        return ObjectWords(mentions, names())
-    from heal.bench.tasks.chair_mentions import chair_finder
-    from heal.bench.tasks.synonyms import load
+    from heal.bench.tasks.synonyms import load  # benchmarks and detection build on methods
+    from heal.detect.words import finder
 
-    table = load(None if words == COCO else Path(words))
-    return ObjectWords(chair_finder(table), table.category)
+    category = names() if words == WORLD else load(None if words == COCO else Path(words)).category
+    return ObjectWords(finder(words), category)
