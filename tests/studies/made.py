@@ -10,6 +10,7 @@ from heal.analysis.taxonomy import HeadType
 from heal.bench.score.bootstrap import Interval
 from heal.bench.score.summary import Row, Summary
 from heal.studies.parts import Evaluated, Measured
+from heal.studies.study import Report
 from heal.studies.token_kinds import TokenKind
 
 C, I, V, L, S = (int(kind) for kind in list(HeadType)[:5])  # noqa: E741
@@ -17,7 +18,7 @@ C, I, V, L, S = (int(kind) for kind in list(HeadType)[:5])  # noqa: E741
 
 def traced(
     id: str,
-    types: Sequence[object] | np.ndarray,
+    types: object,
     visual: object = 0.3,
     language: object = 0.3,
     total: object = 0.6,
@@ -48,6 +49,16 @@ def traced(
     arrays = {"visual": array(visual), "language": array(language), "total": array(total), "types": kind}
     arrays |= {"contribution": array(contribution)}
     return Measured(id, facts, arrays)
+
+
+def cells(report: Report, *labels: str, table: int = 0) -> dict[Any, dict[str, Any]]:
+    """The cells of a table by the values of these labels: one value, or a tuple of several."""
+    keys = [tuple(row.labels[label] for label in labels) for row in report.tables[table].rows]
+    assert len(set(keys)) == len(keys), "give more labels"
+    return {
+        key if len(labels) > 1 else key[0]: dict(row.values)
+        for key, row in zip(keys, report.tables[table].rows, strict=True)
+    }
 
 
 def name(step: int, correct: bool = True, first: bool = True, category: str = "dog") -> dict[str, object]:
