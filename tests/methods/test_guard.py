@@ -221,7 +221,7 @@ def test_the_risks_are_those_of_the_detector(vlm: VLM, images: list, plain: list
     for answer, whole, own in zip(ask(vlm, images, Guard(threshold=0.6)), plain, judged, strict=True):
         assert_parts(answer, whole)
         for sentence in answer.sentences:
-            risks = [o.risk for o in own.judged.objects if sentence.start <= o.tokens[0] < sentence.stop]
+            risks = [o.risk for o in known(own.judged).objects if sentence.start <= o.tokens[0] < sentence.stop]
             assert (sentence.risk or 0.0) == pytest.approx(max(risks, default=0.0), abs=1e-3)
             assert sentence.kept == ((sentence.risk or 0.0) <= 0.6)
     assert any(
@@ -234,8 +234,8 @@ def test_the_risks_of_an_answer_without_some_sentences(vlm: VLM, images: list) -
     whole = ask(vlm, images, None, risk=True)
     for answer, own in zip(ask(vlm, images, Guard(threshold=0.6), risk=True), whole, strict=True):
         kept = [step for s in answer.sentences if s.kept for step in range(s.start, s.stop)]
-        assert known(answer.risk)[: len(kept)] == pytest.approx([own.risk[step] for step in kept], abs=1e-3)
-        for word in answer.judged.objects:
+        assert known(answer.risk)[: len(kept)] == pytest.approx([known(own.risk)[step] for step in kept], abs=1e-3)
+        for word in known(answer.judged).objects:
             assert answer.text[slice(*word.span)] == word.text
             said = vlm.tokenizer.decode(answer.token_ids[slice(*word.tokens)]).strip()
             assert said == word.text
