@@ -97,12 +97,11 @@ def test_permuted_factors_are_those_of_the_synergy_heads_on_other_heads(vlm, pat
 
 
 def test_a_permutation_depends_on_the_seed_and_not_on_the_batch(vlm):
-    options = {"heads": "permuted", "factor_limit": 2.0, "preset": "expected"}
-    together = traces(vlm, **options)
-    method = HEAL(alpha=0.4, **options)
+    method = HEAL(alpha=0.4, heads="permuted", factor_limit=2.0)
+    together = traces(vlm, heads="permuted", factor_limit=2.0)
     alone = vlm.generate(pictures(2)[1], "describe this image", method=method, trace=True, max_new_tokens=NEW).trace
     np.testing.assert_allclose(alone.beta, together[1].beta, rtol=1e-3)
-    other = traces(vlm, seed=1, **options)
+    other = traces(vlm, heads="permuted", factor_limit=2.0, seed=1)
     assert (changed(other[0])[0] != changed(together[0])[0]).any()
 
 
