@@ -8,7 +8,7 @@ from typing import Any
 from heal.bench.run.folder import Folder
 from heal.bench.run.plan import Settings
 from heal.bench.run.records import Record
-from heal.bench.score.summary import summarise
+from heal.bench.score.summary import Summary, summarise
 from heal.bench.tasks.base import Sample, Task
 from heal.studies.parts import Evaluated
 from heal.studies.setup import Setup
@@ -55,10 +55,22 @@ def evaluated(path: Path, tasks: Mapping[str, Task], answers: Mapping[str, Texts
     return Evaluated.of(summarise(folder, tasks=tasks), folder)
 
 
+def unscored(tasks: Mapping[str, Task], answers: Mapping[str, Texts]) -> Evaluated:
+    """An evaluation with these answers, by task, and an empty summary."""
+    records = [
+        _record(name, tasks[name], method, sample, texts[sample.id], {})
+        for name, methods in answers.items()
+        for method, texts in methods.items()
+        for sample in tasks[name].samples()
+    ]
+    samples = {name: tuple(task.samples()) for name, task in tasks.items()}
+    return Evaluated(Summary(Path(), ()), samples, {record.key: record for record in records})
+
+
 def _record(name: str, task: Task, method: str, sample: Sample, text: str, more: Mapping[str, Any]) -> Record:
     fired = None if method == "plain" else {"steps": 2, "changes": 8, "sizes": {"beta": 0.5}, "reason": None}
     fields: dict[str, Any] = {"tokens": 3, "finish": "stop", "fired": fired, "parse": task.parse(sample, text)}
-    return Record(name, method, sample.id, 0, text, **fields | more)
+    return Record(name, method, sample.id, 0, text, **{**fields, **more})
 
 
 def wrong_yes(setup: Setup, count: int, distribution: str = "natural") -> dict[str, str]:

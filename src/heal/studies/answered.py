@@ -94,6 +94,5 @@ def caption_cells(answered: Answered, method: str) -> dict[str, Cell]:
     found: dict[str, Cell] = {
         heading: Value.of(row.figures[figure], digits=digits) for heading, (figure, digits) in CAPTIONS.items()
     }
-    if row.equal_recall is not None:
-        found[EQUAL_RECALL] = Value.of(row.equal_recall.mean, digits=2)
-    return found
+    gain = None if row.equal_recall is None else Value.of(row.equal_recall.mean, digits=2)
+    return {CHAIR_S: found[CHAIR_S], CHAIR_I: found[CHAIR_I], EQUAL_RECALL: gain, **found}

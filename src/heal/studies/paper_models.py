@@ -17,3 +17,10 @@ def difference(table: str, figure: str, first: str, second: str) -> str:
     """Second − first for both models."""
     pairs = ((printed(table, m, figure, first), printed(table, m, figure, second)) for m in MODELS)
     return " / ".join(f"{after - before:+.1f}" for before, after in pairs)
+
+
+def against_plain(figure: str, alpha: str) -> str:
+    """HEAL at α minus the plain model of the paper's second table, for both models."""
+    names = dict(zip(MODELS, ("LLaVA-1.5-7B", "Qwen2.5-VL-7B"), strict=True))
+    pairs = ((printed("table2", names[m], figure, "plain"), printed("alpha", m, figure, alpha)) for m in MODELS)
+    return " / ".join(f"{after - before:+.1f}" for before, after in pairs)
