@@ -6,21 +6,21 @@ INPUTS ?= 20000
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-rest test-lmms test-gpu fuzz check format speed clean
+.PHONY: demo test test-all test-rest test-lmms test-gpu test-app fuzz check format speed clean
 
 demo: $(STAMP)
 	$(BIN)/heal run
 
 # Every method and every architecture at least once (tests/covering.py), without the slow tests.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not matrix"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not matrix and not browser"
 
 # The full matrix of methods and architectures, and the slow tests.
 test-all: test test-rest
 
 # What `make test` leaves out.
 test-rest: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "slow or matrix"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "(slow or matrix) and not browser"
 
 # Odd inputs by the thousand; what fails is kept in runs/fuzz and shown again with --replay.
 fuzz: $(STAMP)
@@ -48,6 +48,23 @@ test-gpu: .venv-gpu/.installed
 	.venv-gpu/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,gpu]"
 	touch $@
 
+# The pages in a real browser: Debian's Chromium, which root gets here. TypeScript checks the types of their JavaScript.
+test-app: $(STAMP) .node/.installed
+	@if ! { command -v chromium || command -v google-chrome; } > /dev/null || ! command -v chromedriver > /dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq chromium chromium-driver > /dev/null; \
+	  else echo "no chromium and chromedriver: install Debian's chromium and chromium-driver, or the tests are skipped"; fi; \
+	fi
+	@if [ -x .node/node_modules/.bin/tsc ]; then .node/node_modules/.bin/tsc -p tests/browser && echo "types of the JavaScript: no error"; fi
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/browser
+
+.node/.installed: Makefile
+	@mkdir -p .node
+	@if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix .node typescript@5.9.3 \
+	  || echo "TypeScript cannot be installed: the types of the JavaScript are not checked"; \
+	else echo "no npm: the types of the JavaScript are not checked"; fi
+	@touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,4 +84,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lmms .venv-gpu build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo
+	rm -rf $(VENV) .venv-lmms .venv-gpu .node build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo

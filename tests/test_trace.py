@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from heal.errors import HealError, TraceError
-from heal.trace import FORMAT, Trace
+from heal.trace import _DTYPES, FORMAT, Trace
 from heal.trace_parts import TracedImage, VisualSpan
 
 SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
@@ -40,6 +40,11 @@ def make(steps: int = 3, layers: int = 2, heads: int = 4, seed: int = 0, **chang
         "seed": seed,
         "versions": {"heal": "0.1.0"},
         "logprobs": -rng.random(steps).astype(np.float32),
+        "visual_attention": rng.random(shape).astype(np.float32),
+        "entropy": rng.random(steps).astype(np.float32),
+        "margin": rng.random(steps).astype(np.float32),
+        "similarity": rng.normal(size=(steps, 3, 3)).astype(np.float32),
+        "agreement": rng.normal(size=(steps, 3, 3)).astype(np.float32),
         "prompt": "USER: <image><image>\nwhat is this ? ASSISTANT:",
         "messages": ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is this ?"}]},),
         "images": IMAGES,
@@ -60,7 +65,7 @@ def test_equal_by_value_with_nan() -> None:
     assert make() != "a trace"
 
 
-@pytest.mark.parametrize("name", [*SCORES, "types", "refreshed", "token_ids", "logprobs"])
+@pytest.mark.parametrize("name", sorted(_DTYPES))
 def test_every_array_counts_for_equality(name: str) -> None:
     array = getattr(make(), name).copy()
     array.flat[-1] = 0 if array.flat[-1] else 1
@@ -308,14 +313,49 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+def older(path: Path, version: int, *without: str) -> Path:
+    """A trace file as an earlier version wrote it."""
+    make().save(path)
+    with safe_open(path, framework="numpy") as file:
+        record = json.loads(file.metadata()["record"])
+    arrays = {name: array for name, array in load_file(path).items() if name not in without}
+    save_file(arrays, path, metadata={"heal_trace": str(version), "record": json.dumps(record)})
+    return path
+
+
+SIGNALS = ("visual_attention", "entropy", "margin", "similarity", "agreement")
+
+
+def test_older_files_have_no_signals(tmp_path: Path) -> None:
+    loaded = Trace.load(older(tmp_path / "t", 2, *SIGNALS))
+    assert all(np.isnan(getattr(loaded, name)).all() for name in SIGNALS)
+    nothing: dict[str, Any] = dict.fromkeys(SIGNALS)
+    assert loaded == replace(make(), **nothing)
+    first = Trace.load(older(tmp_path / "t", 1, *SIGNALS, "logprobs"))
+    assert np.isnan(first.logprobs).all()
+    assert first.prompt_tokens is None
+
+
+def test_signals_have_their_shapes() -> None:
+    nothing: dict[str, Any] = dict.fromkeys(SIGNALS)
+    trace = make(**nothing)
+    assert trace.visual_attention.shape == (3, 2, 4)
+    assert trace.entropy.shape == trace.margin.shape == (3,)
+    assert trace.similarity.shape == trace.agreement.shape == (3, 3, 3)
+    with pytest.raises(TraceError, match=r"similarity must be .* float32 \[3, 3, 3\]"):
+        make(similarity=np.zeros((3, 3), np.float32))
+
+
 def test_dataframe_is_long_form() -> None:
     trace = make()
     frame = trace.to_dataframe()
-    scores = ["visual", "language", "synergy", "total", "contribution", "beta", "gamma"]
+    scores = ["visual", "language", "synergy", "total", "contribution", "beta", "gamma", "visual_attention"]
     assert list(frame.columns) == [
         "step",
         "token",
         "logprob",
+        "entropy",
+        "margin",
         "layer",
         "head",
         *scores,

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from heal.engine.decoding import check_values
 from heal.engine.transformers_api import is_compiled
 from heal.errors import ConfigError, HealError, first_line
+from heal.measured import Measured, TokenValues
 from heal.methods.base import Fired, Handle, Method
 from heal.methods.observer import observer
 from heal.recorder import Recorder
 from heal.request import Request
 from heal.trace import Trace
-from heal.tracing import Generated, build_trace
+from heal.tracing import Generated, build_trace, measurements
 
 if TYPE_CHECKING:
+    from heal.detect.model import Detector
+    from heal.detect.risk import Judged, ObjectRisk
     from heal.vlm import VLM
 
 MAX_NEW_TOKENS = 512
@@ -43,6 +46,19 @@ class Answer:
     fired: Fired | None = None
     """None if no method was used."""
     trace: Trace | None = None
+    judged: Judged | None = None
+    """The risks of the answer, if they were asked for."""
+
+    @property
+    def risk(self) -> tuple[float, ...] | None:
+        """For each token, the probability that an object word which starts there is hallucinated. NaN without an
+        image. None if it was not asked for."""
+        return None if self.judged is None else self.judged.risk
+
+    @property
+    def doubtful(self) -> tuple[ObjectRisk, ...]:
+        """The object words that are probably hallucinated. Empty if risks were not asked for."""
+        return () if self.judged is None else self.judged.doubtful
 
     @property
     def seconds_per_token(self) -> float:
@@ -56,11 +72,19 @@ class Answer:
         return cell(self)
 
 
-def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> list[Answer]:
+def generate(
+    vlm: VLM,
+    request: Request,
+    method: Method | None,
+    trace: bool,
+    risk: Detector | None = None,
+    **options: Any,
+) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.
 
     If the output has `logits` (per token [rows, vocabulary]), log-probabilities are taken from them, in the rows that
-    `beam_indices` names; otherwise from the forward passes. `trace` without a method measures the plain model.
+    `beam_indices` names; otherwise from the forward passes. `trace` and `risk` without a method measure the plain
+    model.
     """
     check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
@@ -68,12 +92,15 @@ def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **o
     if clash := sorted(set(options) & set(request.arguments)):
         raise ConfigError(f"{clash[0]} is computed from the images and prompts: leave it out")
     options |= method.generate_options() if method is not None else {}
-    attached = observer() if trace and method is None else method
+    measure = trace or risk is not None
+    attached = observer(risk.options if risk is not None else {}) if measure and method is None else method
     # beams move between rows, and a compiled model may not call hooks: store the logits of all steps
     if vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model):
         options["output_logits"] = True
-    recorder = Recorder(vlm.model)
-    with _attached(vlm, request, attached, trace) as handle, recorder.watching(), _clear_refusals(recorder):
+    recorder = Recorder(vlm.model, uncertainty=measure)
+    with _attached(vlm, request, attached, measure) as handle, recorder.watching(), _clear_refusals(recorder):
+        if risk is not None and handle is not None:
+            risk.check(len(handle.attachment.layout.layers), handle.attachment.layout.heads)
         output = vlm.model.generate(**request.arguments, **options, return_dict_in_generate=True)
     finished = _Finished(
         vlm=vlm,
@@ -85,6 +112,7 @@ def generate(vlm: VLM, request: Request, method: Method | None, trace: bool, **o
         handle=handle,
         method=method,
         traced=attached if trace else None,
+        detector=risk,
     )
     return [finished.answer(row) for row in range(output.sequences.shape[0])]
 
@@ -129,6 +157,8 @@ class _Finished:
     """The requested method."""
     traced: Method | None
     """The method whose measurements are in the trace. None without a trace."""
+    detector: Detector | None
+    """What judges the answers. None if no risks were asked for."""
 
     def answer(self, row: int) -> Answer:
         """The answer in one row of the output."""
@@ -138,12 +168,17 @@ class _Finished:
         at = self._rows_of_tokens(row, len(ids))
         logprobs = self._logprobs(row, ids, at)
         prompt = row * given["input_ids"].shape[0] // self.output.sequences.shape[0]
-        handle, trace = self.handle, None
-        if handle is not None and self.traced is not None:
-            generated = Generated(tuple(ids), tuple(at), logprobs, self.request, prompt)
-            trace = build_trace(self.vlm, handle, self.traced, generated)
+        handle, trace, judged = self.handle, None, None
+        text = self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        if handle is not None and (self.traced or self.detector) is not None:
+            values = self._values(row, ids, at, prompt)
+            found = measurements(handle, values)
+            if self.traced is not None:
+                trace = build_trace(self.vlm, handle, self.traced, Generated(values, self.request, found))
+            if self.detector is not None:
+                judged = self._judged(found, values, text)
         return Answer(
-            text=self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
+            text=text,
             token_ids=tuple(ids),
             logprobs=logprobs,
             finish=finish,
@@ -152,12 +187,27 @@ class _Finished:
             first_token_seconds=self.recorder.first - self.recorder.start,
             fired=handle.row(at, ids) if handle is not None and self.method is not None else None,
             trace=trace,
+            judged=judged,
         )
+
+    def _judged(self, found: Measured, values: TokenValues, text: str) -> Judged:
+        from heal.detect.risk import judge, unknown  # detection builds on this module
+
+        assert self.detector is not None
+        if not self.request.source.images[values.sample]:
+            return unknown(self.detector, len(values.ids))
+        return judge(self.detector, found, self.vlm.tokenizer, values.ids, text)
 
     def _rows_of_tokens(self, row: int, count: int) -> list[int]:
         """The row of the batch in which each token was generated, because beams move between rows."""
         beams = getattr(self.output, "beam_indices", None)
         return beams[row, :count].tolist() if beams is not None else [row] * count
+
+    def _values(self, row: int, ids: list[int], at: list[int], prompt: int) -> TokenValues:
+        logits = getattr(self.output, "logits", None)
+        if logits is None:
+            return self.recorder.values(row, ids, prompt)
+        return TokenValues.of(logits, ids, at, prompt)
 
     def _logprobs(self, row: int, ids: list[int], at: list[int]) -> tuple[float, ...]:
         logits = getattr(self.output, "logits", None)

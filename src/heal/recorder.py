@@ -8,10 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from heal.analysis.uncertainty import entropy_and_margin
 from heal.errors import NonFiniteError
+from heal.measured import TokenValues
 
 
 class Recorder:
@@ -20,8 +23,12 @@ class Recorder:
     It expects one pass per token. A search with look-ahead must return the `logits` of its tokens instead.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, uncertainty: bool = False) -> None:
+        """`uncertainty`: whether to record the entropy and the margin of the distributions as well."""
         self.model = model
+        self._uncertainty = uncertainty
+        self.uncertain: list[Tensor] = []
+        """Entropy and margin of each pass, [rows, 2]."""
         self.thread = threading.get_ident()
         self.chosen: list[Tensor] = []
         self.last: Tensor | None = None
@@ -57,6 +64,8 @@ class Recorder:
                 f"the model's output is not finite at step {len(self.chosen)}: load it in bfloat16 or float32"
             )
         self.last = logits.log_softmax(-1)
+        if self._uncertainty:
+            self.uncertain.append(entropy_and_margin(self.last))
         self.first = self.first or time.perf_counter()
 
     def logprobs(self, row: int, ids: Sequence[int]) -> tuple[float, ...]:
@@ -66,3 +75,9 @@ class Recorder:
             assert self.last is not None
             past.append(float(self.last[row, ids[-1]]))
         return tuple(past)
+
+    def values(self, row: int, ids: Sequence[int], sample: int) -> TokenValues:
+        """The tokens of one row with their values. Entropy and margin must have been recorded."""
+        about = np.array([step[row].tolist() for step in self.uncertain[: len(ids)]], np.float32).reshape(-1, 2)
+        logprobs = np.array(self.logprobs(row, ids), np.float32)
+        return TokenValues(tuple(ids), (row,) * len(ids), sample, logprobs, about[:, 0], about[:, 1])

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from heal import strict_json
+from heal.analysis.depths import DEPTHS, SUMMARIES
 from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
 from heal.extras import optional
@@ -24,13 +25,20 @@ from heal.trace_parts import TracedImage, VisualSpan, check_spans
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
-"""Version of the file format. Format 1 had no prompt, images or log-probabilities. Newer formats are rejected."""
+FORMAT = 3
+"""Version of the file format. Newer formats are rejected.
 
-_SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
+Format 1 had no prompt, images or log-probabilities. Format 2 had no visual attention, entropy, margin, similarity or
+agreement.
+"""
+
+_SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma", "visual_attention")
 _DTYPES = dict.fromkeys(_SCORES, "float32") | {"types": "uint8", "refreshed": "bool", "token_ids": "int64"}
-_DTYPES |= {"logprobs": "float32"}
-_PER_STEP = ("refreshed", "token_ids", "logprobs")
+_LATER = {"logprobs": 2} | dict.fromkeys(("visual_attention", "entropy", "margin", "similarity", "agreement"), 3)
+"""The format in which arrays were added, all of them float32. NaN in older files."""
+_DTYPES |= dict.fromkeys(_LATER, "float32")
+_PER_STEP = ("refreshed", "token_ids", "logprobs", "entropy", "margin")
+_COMPARED = ("similarity", "agreement")
 _RECORD_1 = ("tokens", "text", "config", "seed", "versions")
 _RECORD = (*_RECORD_1, "prompt", "messages", "prompt_tokens", "visual_positions")
 _IMAGE = ("sha256", "width", "height")
@@ -69,6 +77,19 @@ class Trace:
     """Package versions."""
     logprobs: Float32[np.ndarray, " step"] = None  # type: ignore[assignment]
     """Log-probability of each token, as in `Answer.logprobs`. NaN if not given, and in files of format 1."""
+    visual_attention: Float32[np.ndarray, "step layer head"] = None  # type: ignore[assignment]
+    """The share of the attention of each head on visual positions."""
+    entropy: Float32[np.ndarray, " step"] = None  # type: ignore[assignment]
+    """Entropy of the distribution of each token in nats, before temperature."""
+    margin: Float32[np.ndarray, " step"] = None  # type: ignore[assignment]
+    """The probability of the likeliest token minus that of the second."""
+    similarity: Float32[np.ndarray, "step depth summary"] = None  # type: ignore[assignment]
+    """Cosine of the hidden state from which a token is predicted and those of the visual tokens.
+
+    Depths and summaries are those of `heal.analysis.depths`.
+    """
+    agreement: Float32[np.ndarray, "step depth summary"] = None  # type: ignore[assignment]
+    """The same for the embedding of the token: the input embedding at the first depth, else the output embedding."""
     prompt: str = ""
     """The text that the model read, rendered by the chat template, with one placeholder per image."""
     messages: tuple[dict[str, Any], ...] = ()
@@ -87,11 +108,12 @@ class Trace:
         shape = np.shape(self.visual)
         if len(shape) != 3:
             raise TraceError(f"visual must have the shape [step, layer, head], got {list(shape)}")
-        if self.logprobs is None:
-            object.__setattr__(self, "logprobs", np.full(shape[:1], np.nan, np.float32))
         for name, dtype in _DTYPES.items():
-            expected = shape[:1] if name in _PER_STEP else shape
-            object.__setattr__(self, name, _checked(name, getattr(self, name), dtype, expected))
+            rest = () if name in _PER_STEP else (len(DEPTHS), len(SUMMARIES)) if name in _COMPARED else shape[1:]
+            expected, given = (shape[0], *rest), getattr(self, name)
+            if given is None and name in _LATER:
+                given = np.full(expected, np.nan, np.float32)
+            object.__setattr__(self, name, _checked(name, given, dtype, expected))
         if not isinstance(self.tokens, (list, tuple)) or not all(isinstance(token, str) for token in self.tokens):
             raise TraceError("tokens must be a tuple of strings, one for each step")
         if len(self.tokens) != shape[0]:
@@ -184,7 +206,7 @@ class Trace:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 version = _format_of(path, metadata)
-                expected = [name for name in _DTYPES if version > 1 or name != "logprobs"]
+                expected = [name for name in _DTYPES if version >= _LATER.get(name, 1)]
                 arrays = {name: file.get_tensor(name) for name in expected}
                 small = {n: file.get_tensor(n) for n in file.keys() if n.startswith(_THUMBNAIL[:-2])}  # noqa: SIM118
         except TraceError:
@@ -217,6 +239,8 @@ class Trace:
             "step": step,
             "token": np.array(self.tokens, dtype=object)[step],
             "logprob": self.logprobs[step],
+            "entropy": self.entropy[step],
+            "margin": self.margin[step],
             "layer": layer,
             "head": head,
         }

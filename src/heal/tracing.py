@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heal.analysis.taxonomy import HeadType
-from heal.errors import HealError
+from heal.measured import Measured, TokenValues, measured
 from heal.methods.base import Handle, Method
 from heal.request import Request
 from heal.trace import Trace
@@ -21,8 +20,6 @@ from heal.trace_parts import TracedImage, VisualSpan
 if TYPE_CHECKING:
     from heal.vlm import VLM
 
-MEASURED = ("visual", "language", "total", "contribution", "beta", "gamma")
-"""Scores and factors of heads that a method may record."""
 PACKAGES = ("heal-mllm", "torch", "transformers", "numpy")
 
 
@@ -44,50 +41,39 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Generated:
-    """The tokens of one answer, and its prompt."""
+    """The tokens of one answer, its prompt, and what was measured at the tokens."""
 
-    ids: tuple[int, ...]
-    at: tuple[int, ...]
-    """The row of the batch in which each token was generated."""
-    logprobs: tuple[float, ...]
+    tokens: TokenValues
     request: Request
-    row: int
-    """The row of the request."""
+    measured: Measured
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.tokens.ids)
+
+
+def measurements(handle: Handle, tokens: TokenValues) -> Measured:
+    """What the attached method measured at these tokens of the latest generation."""
+    generation = handle.attachment.latest
+    return measured(None if generation is None else generation.state, handle.attachment.layout, tokens)
 
 
 def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) -> Trace:
-    """The measurements at each generated token. Missing values are NaN, and missing types unknown."""
+    """The trace of an answer. Missing values are NaN, and missing types unknown."""
     layout, ids = handle.attachment.layout, generated.ids
-    generation = handle.attachment.latest
-    records = [] if generation is None else generation.state.records
-    if records and len(records) < len(ids):
-        raise HealError(f"{len(ids)} tokens, but only {len(records)} steps were measured")
-    steps = list(zip(records, generated.at, strict=False))
-    shape = (len(ids), len(layout.layers), layout.heads)
-
-    def stacked(name: str, dtype: Any, missing: float | int) -> np.ndarray:
-        found = np.full(shape, missing, dtype)
-        for step, (record, row) in enumerate(steps):
-            if name in record.values:
-                found[step] = record.values[name][row].float().cpu().numpy()
-        return found
-
-    scores: dict[str, Any] = {name: stacked(name, np.float32, np.nan) for name in MEASURED}
+    found = vars(generated.measured)
     return Trace(
-        **scores,
-        synergy=scores["total"] - scores["visual"] - scores["language"],
-        types=stacked("types", np.uint8, HeadType.UNKNOWN),
-        refreshed=np.array([record.refreshed for record in records[: len(ids)]] or [False] * len(ids), dtype=bool),
+        **found,
+        synergy=found["total"] - found["visual"] - found["language"],
         token_ids=np.array(ids, dtype=np.int64),
         tokens=pieces(vlm.tokenizer, ids),
-        text=vlm.tokenizer.decode(list(ids), skip_special_tokens=True).strip(),
+        text=vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
         config={"method": method.name, "model": vlm.name, **method.options(), **handle.runtime.facts()},
         seed=int(getattr(method, "seed", 0)),
         versions=versions(),
-        logprobs=np.array(generated.logprobs, dtype=np.float32),
-        **_prompt(generated.request, generated.row, layout.visual_ids),
+        **_prompt(generated.request, generated.tokens.sample, layout.visual_ids),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from PIL import Image
@@ -25,7 +26,13 @@ from heal.prompts import Messages
 from heal.request import Request
 from heal.streams import Stream
 
+if TYPE_CHECKING:
+    from heal.detect.model import Detector
+
 __all__ = ["EMBEDDED", "VLM", "ImageInput", "Messages", "existing_device", "open_image", "torch_dtype"]
+
+Risk: TypeAlias = "bool | str | os.PathLike[str] | Detector | None"
+"""Whether risks are wanted: True for the detector of the checkpoint, a path, or a detector."""
 
 EMBEDDED = Path(__file__).parent / "data" / "model"
 """Checkpoint folder of the embedded model."""
@@ -118,6 +125,7 @@ class VLM:
         *,
         method: Method | str | None = None,
         trace: bool = False,
+        risk: Risk = False,
         stream: bool = False,
         seed: int | None = None,
         timeout: float | None = None,
@@ -130,10 +138,14 @@ class VLM:
         gives n consecutive answers per prompt. A method can be given as on the command line: `"heal:interval=5"`.
         Calls from several threads run one at a time; `timeout` is the maximum number of seconds to wait.
 
+        `risk` gives each answer the probability that its object words are hallucinated (`Answer.risk`,
+        `Answer.doubtful`): True uses the detector of the checkpoint; others are given as a path or a
+        `heal.detect.Detector`.
+
         A method with `one_sample` generates the prompts of a list one by one, without padding. All prompts are
         checked first. Each starts from the same `seed`, so that it gets the same answers as alone.
         """
-        method = _as_method(method)
+        method, detector = _as_method(method), self._detector(risk)
         if seed is not None:
             check_seed(seed)
         single = isinstance(prompts, str) or chat.is_chat(prompts)
@@ -143,7 +155,8 @@ class VLM:
             if seed is not None:
                 raise ConfigError("a stream shares the global generator with its reader: use seed with stream=False")
             prompt = cast("str | Messages", prompts)
-            return self.stream(images, prompt, method=method, trace=trace, timeout=timeout, **generate_kwargs)
+            asked: dict[str, Any] = {"method": method, "trace": trace, "risk": detector, "timeout": timeout}
+            return self.stream(images, prompt, **asked, **generate_kwargs)
         rows = [(images, prompts)] if single else chat.paired(images, prompts)
         with lock_of(self.model).turn(timeout):
             answers: list[Answer] = []
@@ -151,7 +164,7 @@ class VLM:
                 with torch.random.fork_rng(devices=cuda_indices(self.device), enabled=seed is not None):
                     if seed is not None:
                         torch.manual_seed(seed)
-                    answers += generate(self, request, method, trace, **generate_kwargs)
+                    answers += generate(self, request, method, trace, detector, **generate_kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     def stream(
@@ -161,14 +174,16 @@ class VLM:
         *,
         method: Method | str | None = None,
         trace: bool = False,
+        risk: Risk = False,
         timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Stream:
-        """Stream the answer to one prompt while it is generated."""
+        """Stream the answer to one prompt while it is generated. The complete answer has the risks."""
+        detector = self._detector(risk)
         with lock_of(self.model).turn(timeout):
             request = self.request([images], [prompt])
             self._check_length(request.arguments, generate_kwargs)
-        return Stream(self, request, _as_method(method), trace, timeout, **generate_kwargs)
+        return Stream(self, request, _as_method(method), trace, timeout, risk=detector, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
         """The model inputs for a batch, padded on the left."""
@@ -209,6 +224,14 @@ class VLM:
             self._check_length(request.arguments, options, first)
             found.append(request)
         return found
+
+    def _detector(self, risk: Risk) -> Detector | None:
+        """The detector that was asked for."""
+        if risk is None or risk is False:
+            return None
+        from heal.detect.model import as_detector  # detection builds on this module
+
+        return as_detector(risk, self.model)
 
     def _placed(self, value: Any) -> Any:
         """Move a tensor to the model's device, and floating-point tensors to its type."""

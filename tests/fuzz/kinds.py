@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # names that are not folders must not be looked up on the Hub
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from tests.fuzz import asking, benchmarks, checkpoints, commands, judges, pictures, stored, strings
+from tests.fuzz import asking, benchmarks, checkpoints, commands, judges, pictures, stored, strings, views
 from tests.fuzz.oracle import Kind
 
 KINDS: dict[str, Kind] = {
@@ -27,6 +27,7 @@ KINDS: dict[str, Kind] = {
         Kind("labelled", benchmarks.labelled, 2, 10),
         Kind("run", stored.runs, 5, 12),
         Kind("trace", stored.traces, 6, 30),
+        Kind("view", views.pages, 4, 20),
         Kind("equilibrium", stored.equilibria, 2, 15),
         Kind("picture", pictures.odd_pictures, 4, 30),
         Kind("given-picture", pictures.given_pictures, 2, 15),

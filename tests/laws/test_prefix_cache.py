@@ -58,11 +58,22 @@ def test_a_cached_prompt_gives_the_same_results(name: str, method: str) -> None:
     with prefix_cache(model):
         assert_alike(generate(model, batch, new=NEW), run(name, new=NEW))
         with positions(model) as seen:
-            out = generate(model, batch, chosen, new=NEW)
+            out = generate(model, batch, chosen, new=NEW, trace=False)
     assert_alike(out, expected)
     assert footprint(model) == before
     branch = method in {"vcd", "sid"}  # a branch with another prompt, or whose attention differs
     assert seen.count(batch["input_ids"].shape[1]) == (method in WHOLE or name in SLIDING) + branch
+
+
+def test_a_trace_reads_the_whole_prompt_again() -> None:
+    """It compares hidden states of the visual tokens, which the prefix cache does not hold."""
+    model, batch = model_of("llava"), inputs_of("llava", ROWS)
+    with prefix_cache(model):
+        generate(model, batch, new=NEW)
+        out = generate(model, batch, MEASURE, new=NEW)
+    for record, expected in zip(out.records, run("llava", MEASURE, new=NEW).records, strict=True):
+        assert_close(record.similarity, expected.similarity, atol=1e-5, rtol=0, equal_nan=True)
+        assert record.similarity[0].isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_5_vl", "qwen3_vl", "internvl_qwen2"])

@@ -1,11 +1,13 @@
 """Hand-made records for tests of studies."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from heal.analysis.taxonomy import HeadType
 from heal.studies.parts import Measured
+from heal.studies.study import Report
 from heal.studies.token_kinds import TokenKind
 
 C, I, V, L, S = (int(kind) for kind in list(HeadType)[:5])  # noqa: E741
@@ -13,7 +15,7 @@ C, I, V, L, S = (int(kind) for kind in list(HeadType)[:5])  # noqa: E741
 
 def traced(
     id: str,
-    types: Sequence[object],
+    types: object,
     visual: object = 0.3,
     language: object = 0.3,
     total: object = 0.6,
@@ -44,6 +46,16 @@ def traced(
     arrays = {"visual": array(visual), "language": array(language), "total": array(total), "types": kind}
     arrays |= {"contribution": array(contribution)}
     return Measured(id, facts, arrays)
+
+
+def cells(report: Report, *labels: str, table: int = 0) -> dict[Any, dict[str, Any]]:
+    """The cells of a table by the values of these labels: one value, or a tuple of several."""
+    keys = [tuple(row.labels[label] for label in labels) for row in report.tables[table].rows]
+    assert len(set(keys)) == len(keys), "give more labels"
+    return {
+        key if len(labels) > 1 else key[0]: dict(row.values)
+        for key, row in zip(keys, report.tables[table].rows, strict=True)
+    }
 
 
 def name(step: int, correct: bool = True, first: bool = True, category: str = "dog") -> dict[str, object]:

@@ -6,7 +6,7 @@ from heal.studies.heads_by_token import ALL, FIRST, STUDY
 from heal.studies.parts import Records
 from heal.studies.setup import Setup
 from heal.studies.study import Found, Outcome
-from tests.studies.made import L, S, V, name, traced
+from tests.studies.made import L, S, V, cells, name, traced
 
 TYPES = [[[S, S, V, L]]] * 4
 VISUAL = [[[0.4, 0.2, 0.5, -0.1]], [[0.1, 0.1, 0.5, 0.0]], [[0.3, 0.3, 0.5, 0.0]], [[0.0, 0.0, 0.0, 0.0]]]
@@ -18,7 +18,7 @@ def found_of(*records, distributions=("natural",)):
 
 
 def rows_of(report):
-    return {(row.labels["names"], row.labels["quantity"]): row.values for row in report.tables[0].rows}
+    return cells(report, "names", "quantity")
 
 
 NAMES = [name(0), name(1, correct=False), name(2, first=False), name(3)]

@@ -2,11 +2,13 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from heal.detect import Judged
 from heal.errors import ConfigError
 from heal.generate import Answer
 from heal.trace import Trace
@@ -87,7 +89,7 @@ def test_an_answer_without_a_trace_has_its_text_only() -> None:
 
 def test_risk_is_shown_where_an_answer_has_it() -> None:
     answer = answered(trace())
-    object.__setattr__(answer, "risk", tuple(np.linspace(0, 1, 12)))
+    answer = replace(answer, judged=Judged(tuple(np.linspace(0, 1, 12)), (), 0.5))
     assert answer_data(answer)["answers"][0]["risk"] == pytest.approx(np.linspace(0, 1, 12), rel=1e-4)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heal.analysis.similarity import VisualStates
 from heal.engine.tally import Tally
 
 
@@ -18,6 +19,8 @@ class StepRecord:
     values: Mapping[str, Tensor]
     refreshed: bool = False
     """Whether the head types were refreshed from this step's scores."""
+    similarity: Tensor | None = None
+    """Of the hidden state that the token is predicted from to the visual tokens, [rows, depths, summaries]."""
 
 
 class State:
@@ -35,6 +38,8 @@ class State:
         """
         self.records: list[StepRecord] = []
         """One record per generated token, if the method measures heads and a trace was requested."""
+        self.visual_states: VisualStates | None = None
+        """The hidden states of the visual tokens of each sample, for traces."""
 
     def select(self, rows: list[int]) -> None:
         """Reorder, drop or repeat rows: the new row i is the old row `rows[i]`."""

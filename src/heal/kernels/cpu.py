@@ -312,8 +312,8 @@ def finish(
 
     query [rows, heads, dim]; values [rows, heads, groups, dim] and lse [rows, heads, groups] of the real partials;
     mean and squared [rows, 2, kv_heads, 2, dim]; bank [tables, spreads, 2·slots]; counts [1 or rows, 2, 6], see LOW;
-    least [rows, heads]; targets [1 or heads, 2]. Written are measured [rows, heads, 5], the scores, β and γ, and
-    outputs [2, rows, heads, dim], plain and calibrated.
+    least [rows, heads]; targets [1 or heads, 2]. Written are measured [rows, heads, 6], the scores, β, γ and the
+    share of attention on visual positions, and outputs [2, rows, heads, dim], plain and calibrated.
     """
     rows, heads, _ = query.shape
     share = heads // mean.shape[2]
@@ -341,5 +341,5 @@ def finish(
                 limit,
                 one_sided,
             )
-            measured[row, head, 3], measured[row, head, 4] = beta, gamma
+            measured[row, head, 3], measured[row, head, 4], measured[row, head, 5] = beta, gamma, part[VISUAL]
             _merge(values, row, head, part, beta, gamma, outputs)

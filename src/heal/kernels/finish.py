@@ -56,7 +56,8 @@ def finish(
 
     `query` and the means are [HEADS, DIMS] in fp32, the log-normalisers [HEADS]. `new_key` and `new_value` are the
     newest position [DIMS], `group` its group. Written are the plain and the calibrated output into `outputs`
-    [2, rows, heads, DIM], and visual, language and total information, β and γ into `results` [rows, heads, 5].
+    [2, rows, heads, DIM], and visual, language and total information, β, γ and the share of attention on visual
+    positions into `results` [rows, heads, 6].
     """
     d, head = tl.arange(0, DIMS), tl.arange(0, HEADS)
     seen, own = d < DIM, head < kv_group
@@ -99,9 +100,10 @@ def finish(
     inside = own[:, None] & seen[None, :]
     tl.store(entries, h.to(outputs.dtype.element_ty), mask=inside)
     tl.store(entries + rows * heads * DIM, after.to(outputs.dtype.element_ty), mask=inside)
-    results += (row * heads + at) * 5
+    results += (row * heads + at) * 6
     tl.store(results, about_v, mask=own)
     tl.store(results + 1, about_l, mask=own)
     tl.store(results + 2, about, mask=own)
     tl.store(results + 3, beta, mask=own)
     tl.store(results + 4, gamma, mask=own)
+    tl.store(results + 5, share_v, mask=own)

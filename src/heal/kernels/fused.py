@@ -50,8 +50,8 @@ class FusedOutcome:
 
     outputs: Float[Tensor, "two rows heads dim"]
     """Plain and calibrated, in the dtype of the query. Heads with factors of 1 have the same bits in both."""
-    results: Float[Tensor, "rows heads five"]
-    """Visual, language and total information, β and γ."""
+    results: Float[Tensor, "rows heads six"]
+    """Visual, language and total information, β, γ, and the share of attention on visual positions."""
 
     @property
     def plain(self) -> Float[Tensor, "rows heads dim"]:
@@ -67,7 +67,11 @@ class FusedOutcome:
 
     @property
     def factors(self) -> Float[Tensor, "rows heads two"]:
-        return self.results[..., 3:]
+        return self.results[..., 3:5]
+
+    @property
+    def visual_share(self) -> Float[Tensor, "rows heads"]:
+        return self.results[..., 5]
 
 
 def uncovered(query: Tensor, key: Tensor, value: Tensor, softcap: float | None) -> str | None:

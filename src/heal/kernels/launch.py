@@ -88,7 +88,7 @@ def launch_step(at: FusedStep, parts: int | None = None) -> FusedOutcome:
     size = sizes(dim, kv_group, at.neutral, key.dtype, interpreted() and key.dtype == torch.bfloat16)
     parts = parts_for(programs, positions, key.device) if parts is None else parts
     outputs = query.new_empty(2, rows, heads, dim)
-    results = query.new_empty(rows, heads, 5, dtype=torch.float32)
+    results = query.new_empty(rows, heads, 6, dtype=torch.float32)
     tables, places = at.tables.single
     strides = (
         *query.stride(), *key.stride(), *value.stride(), *at.groups.stride(), _step(tables), at.least.stride(0),

@@ -26,6 +26,10 @@ class Outcome(Protocol):
     @property
     def factors(self) -> Float[Tensor, "rows heads two"]: ...
     @property
+    def visual_share(self) -> Float[Tensor, "rows heads"]:
+        """The share of attention on visual positions."""
+
+    @property
     def plain(self) -> Float[Tensor, "rows heads dim"]: ...
     @property
     def out(self) -> Float[Tensor, "rows heads dim"]: ...

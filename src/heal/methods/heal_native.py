@@ -28,8 +28,8 @@ NOTHING = np.empty(0, np.float32)
 class NativeOutcome:
     """The result of one step of one layer."""
 
-    measured: Float[Tensor, "rows heads five"]
-    """Scores, β and γ."""
+    measured: Float[Tensor, "rows heads six"]
+    """Scores, β, γ, and the share of attention on visual positions."""
     plain: Float[Tensor, "rows heads dim"]
     out: Float[Tensor, "rows heads dim"]
 
@@ -39,7 +39,11 @@ class NativeOutcome:
 
     @property
     def factors(self) -> Float[Tensor, "rows heads two"]:
-        return self.measured[..., 3:]
+        return self.measured[..., 3:5]
+
+    @property
+    def visual_share(self) -> Float[Tensor, "rows heads"]:
+        return self.measured[..., 5]
 
 
 class NativeStep:
@@ -82,7 +86,7 @@ class NativeStep:
             self._attention.split_rows(query, key, value, codes, np.float32(at.scale), values, lse)
         else:
             values, lse = at.real.values.flatten(1, 2).numpy(), at.real.lse.flatten(1, 2).numpy()
-        measured = np.empty((rows, heads, 5))
+        measured = np.empty((rows, heads, 6))
         outputs = np.empty((2, rows, heads, dim), np.float32)
         bank, counts = tables.banked
         self._functions.finish(

@@ -16,7 +16,7 @@ from heal.analysis.information import DEAD_ZONE
 from heal.analysis.moments import Moments
 from heal.analysis.noise import Noise
 from heal.analysis.reference import reference_output
-from heal.analysis.split import LANGUAGE
+from heal.analysis.split import LANGUAGE, VISUAL
 from heal.analysis.step import LayerStep, compiled_step
 from heal.analysis.taxonomy import HeadMap, HeadType, classify
 from heal.engine.attention_call import AttentionCall
@@ -28,13 +28,13 @@ from heal.methods.heal import HEAL
 from heal.methods.heal_causal import CausalStage
 from heal.methods.heal_fused import FusedFunctions, find
 from heal.methods.heal_scores import ScoreStage
+from heal.methods.heal_similarity import SimilarityStage
 from heal.methods.heal_state import HeadTypes, HealState
 
 INFORMATION, CAUSAL, CHOICE, ORDER = 0, 1, 2, 3  # noise addresses
 
 
 class HealRuntime(Runtime[HealState]):
-    last_position_only = True
     neutral: ClassVar[Mapping[str, float]] = {"beta": 1.0, "gamma": 1.0}
 
     def __init__(self, config: HEAL, layout: Layout, trace: bool) -> None:
@@ -42,6 +42,8 @@ class HealRuntime(Runtime[HealState]):
         self.layout = layout
         self.targets = config.targets(layout)
         self.trace = trace
+        self.last_position_only = not trace  # a trace compares the hidden states of the visual tokens
+        self.similarity = SimilarityStage(layout) if trace else None
         self.group_count = 3 if config.sinks == "neutral" else 2
         self.repeats_last_position = config.calibrate
         self.changes_output = config.calibrate
@@ -86,13 +88,17 @@ class HealRuntime(Runtime[HealState]):
         return "fast" if self.fused is None else f"fused, {self.fused.name}"
 
     def begin(self, generation: Generation[HealState], earlier: HealState | None) -> HealState:
-        return HealState(len(self._part), self.layout.heads)
+        state = HealState(len(self._part), self.layout.heads)
+        state.visual_states = None if earlier is None else earlier.visual_states
+        return state
 
     def before_pass(self, generation: Generation[HealState]) -> None:
         refresh = generation.phase == "prompt" or (
             generation.phase == "decode" and generation.step % self.config.interval == 0
         )
         generation.state.begin_pass(generation.step, refresh)
+        if self.similarity is not None:
+            self.similarity.begin_pass()
 
     def waits(self, generation: Generation[HealState]) -> bool:
         return generation.state.refresh  # new head types tell the host which layers to calibrate
@@ -105,11 +111,14 @@ class HealRuntime(Runtime[HealState]):
         if prompt:
             self._refresh_types(state, generation)
             state.prompt_contribution = state.stack(state.contributions, generation.rows)
+            if self.similarity is not None:
+                state.visual_states = self.similarity.read_prompt(generation, state.visual_states)
         if not prompt or not self.repeats_last_position:
             if self.config.calibrate:
                 generation.tally.add(*state.both_factors(generation.rows, missing=1.0))
-            if self.trace:
-                state.records.append(state.record(generation.rows, generation.step == 0, prompt))
+            if self.similarity is not None:
+                similarity = self.similarity.compared(generation)
+                state.records.append(state.record(generation.rows, generation.step == 0, prompt, similarity))
         if state.refresh and not prompt:
             self._refresh_types(state, generation)
 
@@ -138,6 +147,7 @@ class HealRuntime(Runtime[HealState]):
         state = generation.state
         moments = state.moments[layer] = Moments.of(at.key, at.value, at.regions) if self._fast else None
         state.scores[layer] = self._scores(generation, layer, at, moments)
+        self._record_attention(state, layer, at)
         if self.trace and not self.repeats_last_position:
             state.prompt_scores[layer] = self._scores(generation, layer, at, moments, address=0)
         if self.repeats_last_position and moments is not None:
@@ -154,6 +164,7 @@ class HealRuntime(Runtime[HealState]):
         if fused is not None and moments is not None and needed:
             out = self._attend_fused(fused, call, moments, behind, state)
             return plain() if out is None else out
+        self._record_attention(state, layer, at)
         if behind and moments is not None:
             self._append(generation, at, moments, fused)
         if not needed:
@@ -180,6 +191,11 @@ class HealRuntime(Runtime[HealState]):
         if self.stage.expected:
             call.know_plain(at.real.output.flatten(1, 3))
         return at.real.scaled(found.unflatten(1, (at.key.shape[1], -1)))
+
+    def _record_attention(self, state: HealState, layer: int, at: Attended) -> None:
+        """The share of attention on visual positions, from the normalisers that the split returns anyway."""
+        if self.trace:
+            state.visual_share[layer] = at.real.shares[..., VISUAL].flatten(1)
 
     def _covering(self, at: Attended) -> FusedFunctions | None:
         """The compiled functions, if they can be used for this layer."""
@@ -210,6 +226,7 @@ class HealRuntime(Runtime[HealState]):
         found = fused.run(at, moments, behind, self.stage.tables(at), least, targets)
         if state.refresh or self.trace:
             state.scores[layer] = found.scores
+            state.visual_share[layer] = found.visual_share
         if not self.config.calibrate or not state.active(layer):
             return None
         state.factors[layer] = found.factors
@@ -315,7 +332,13 @@ class HealRuntime(Runtime[HealState]):
 
     # ── contributions and head types ──────────────────────────────────────────────────────────────────
 
+    def final_hidden(self, generation: Generation[HealState], hidden: Tensor) -> None:
+        if self.similarity is not None:
+            self.similarity.final_hidden(hidden)
+
     def residual(self, generation: Generation[HealState], layer: int, hidden: Tensor) -> None:
+        if self.similarity is not None:
+            self.similarity.residual(layer, hidden)
         if generation.state.refresh and self.config.replaced_by != "none" and self._part[layer]:
             generation.state.streams[layer] = hidden[:, -1]
 

@@ -67,6 +67,8 @@ class HealState(State):
         self.streams: list[Tensor | None] = [None] * self._layers
         self.factors: list[Tensor | None] = [None] * self._layers
         """β and γ, [rows, heads, 2]."""
+        self.visual_share: list[Tensor | None] = [None] * self._layers
+        """The share of attention on visual positions, [rows, heads]. For traces only."""
 
     def begin_pass(self, step: int, refresh: bool) -> None:
         self.clear()
@@ -124,7 +126,7 @@ class HealState(State):
             return HeadScores(*torch.full((3, rows, self._layers, self._heads), torch.nan))
         return HeadScores(*self.stack(scores, rows).float().unbind(-1))
 
-    def record(self, rows: int, first: bool, prompt: bool) -> StepRecord:
+    def record(self, rows: int, first: bool, prompt: bool, similarity: Tensor | None) -> StepRecord:
         """The measurements of this pass. `first`: of the first token; `prompt`: taken while the prompt was read."""
         assert self.found is not None
         scores = self.stack_scores(self.prompt_scores if prompt else self.scores, rows)
@@ -138,6 +140,11 @@ class HealState(State):
             "contribution": contributions,
             "beta": beta.float(),
             "gamma": gamma.float(),
+            "visual_attention": self.stack(self.visual_share, rows).float(),
             "types": self.found.types,
         }
-        return StepRecord({name: value.cpu() for name, value in values.items()}, refreshed=first or self.refresh)
+        return StepRecord(
+            {name: value.cpu() for name, value in values.items()},
+            refreshed=first or self.refresh,
+            similarity=None if similarity is None else similarity.cpu(),
+        )

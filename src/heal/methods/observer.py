@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from heal.methods.base import Method, create
 
 
-def observer() -> Method:
-    """HEAL without calibration: it measures every head and leaves the output unchanged."""
-    return create("heal", calibrate=False)
+def observer(options: Mapping[str, Any] | None = None) -> Method:
+    """HEAL without calibration: it measures every head and leaves the output unchanged. `options` are its others."""
+    return create("heal", **{**(options or {}), "calibrate": False})

@@ -226,8 +226,8 @@ class AnswerView {
     for (const text of others) text.compare(this.comparing, text.answer.partners?.[1] ?? null);
     const partners = others.map((text) => text.answer.partners?.[0]);
     if (first && others.length) {
-      const any = Int32Array.from(first.answer.tokens, (_, i) => Math.min(...partners.map((own) => own?.[i] ?? -1)));
-      first.compare(this.comparing, any);
+      const best = Int32Array.from(first.answer.tokens, (_, i) => Math.max(...partners.map((own) => own?.[i] ?? -1)));
+      first.compare(this.comparing, best);
     }
   }
 

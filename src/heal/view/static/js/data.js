@@ -160,7 +160,7 @@ function wordsOf(tokens) {
 
 /** A text without tokens in pieces to show. @param {string} text */
 function piecesOf(text) {
-  return text.match(/\s*[^\s]+|\s+$/gu) ?? [];
+  return text.match(/\s*[\p{L}\p{M}\p{N}'’-]+|\s*[^\s]|\s+$/gu) ?? [];
 }
 
 /**

@@ -73,7 +73,10 @@ class HeadPanel {
   /** After a change of width or theme. */
   resize() {
     this.colours = palette();
-    for (const column of this.columns) column.map.fit(Math.min(column.element.clientWidth, 620));
+    for (const { map, element, line } of this.columns) {
+      map.fit(Math.min(element.clientWidth, 620));
+      line.classList.toggle("below", map.canvas.clientWidth + 190 > element.clientWidth);
+    }
     this.drawPlots();
     this.recolour();
   }

@@ -104,7 +104,7 @@ class SampleBrowser {
       h("div", { class: "bar-of-tools no-print" }, h("h3", {}, "Samples"), this.differ.label, this.wrong.label,
         tags.length ? h("label", { class: "check" }, this.tag) : null, this.count, h("span", { class: "pager" }, step("previous", -1), step("next", 1))),
       shownOf ? h("p", { class: "small" }, shownOf) : null,
-      h("div", { class: "sample-grid" }, this.list, this.detail));
+      h("div", { class: "sample-grid" }, h("div", {}, this.list, h("p", { class: "small" }, "One sign per method: ● no hallucination, ✕ hallucinated, – wrong, ! no answer.")), this.detail));
     this.filter();
   }
 

@@ -10,9 +10,17 @@
  *   title?: string}} Column
  */
 
+/** Figures that are not called by the words of their name. */
+const FIGURES = { chair_s: "CHAIR_s", chair_i: "CHAIR_i", f1: "F1", len: "length" };
+
 /** How a figure is called in a heading. @param {string} name */
 function figureName(name) {
-  return name.replaceAll("_", " ");
+  return /** @type {Record<string, string>} */ (FIGURES)[name] ?? name.replaceAll("_", " ");
+}
+
+/** The name of a method, which may break after its separators. @param {string} name */
+function breakable(name) {
+  return name.split(/(?<=[:,+])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 }
 
 /** A value with its interval and its difference to the first method. @param {RunRow} row @param {string} figure */
@@ -36,7 +44,7 @@ function columnsOf(rows, headline) {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.figures)))].filter((name) => !name.includes("/"));
   const figures = [headline, ...names.filter((name) => name !== headline)].filter((name) => names.includes(name));
   /** @type {Column[]} */
-  const found = [{ name: "method", value: (row) => row.method, cell: (row) => [row.method] }];
+  const found = [{ name: "method", value: (row) => row.method, cell: (row) => breakable(row.method) }];
   for (const name of figures) {
     found.push({ name: figureName(name), value: (row) => row.figures[name]?.[0] ?? null, cell: (row) => figureCell(row, name) });
   }
@@ -66,7 +74,7 @@ function resultTable(rows, headline, higherIsBetter) {
     line: h("tr", {}, ...columns.map((column, i) => h(i ? "td" : "th", i ? {} : { scope: "row" }, ...column.cell(row)))),
   }));
   const heads = columns.map((column) => {
-    const arrow = column.name === figureName(headline) ? (higherIsBetter ? " ↑" : " ↓") : "";
+    const arrow = column.name === figureName(headline) ? (higherIsBetter ? "\u00a0↑" : "\u00a0↓") : "";
     const button = h("button", { type: "button", title: column.title || null }, column.name, arrow);
     const cell = h("th", { scope: "col", "aria-sort": "none" }, button);
     button.addEventListener("click", () => sort(column, cell));
