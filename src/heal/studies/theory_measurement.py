@@ -30,7 +30,7 @@ ALPHAS = (0.3, 0.5, 0.7)
 RUN = (0.3, 0.7)
 """The equilibria at which the model runs calibrated, with the tokens of the plain answer."""
 EVERY = 8
-"""Every so many steps are measured."""
+"""Every Nth step is measured."""
 NORMS = ("pre_feedforward_layernorm", "post_attention_layernorm")
 """The norm between attention and feed-forward block, by the names that decoders give it."""
 
