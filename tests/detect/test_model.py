@@ -95,7 +95,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a threshold": (lambda r: r.update(threshold=1.5), "threshold must lie between 0 and 1"),
     "too few weights": (
         lambda r: r["models"]["everything"]["weights"].pop() and None,
-        "weights must have .* numbers",
+        r"must have \d+ numbers",
     ),
     "an infinite weight": (lambda r: r["models"]["everything"]["weights"].__setitem__(0, 1e300), "out of range"),
     "a string": (lambda r: r["models"]["everything"]["weights"].__setitem__(0, "1"), "weights must be numbers"),

@@ -253,8 +253,7 @@ def _print_verdicts(found: Sequence[Verdict], out: Path, output: Format) -> None
         return emit(report.record(found, folder=str(out)))
     if output is Format.csv:
         return emit_csv(report.rows(found))
-    show(Table(*report.cells(found), leading=3), output)
-    show(Table(*report.gain_cells(found), leading=4), output)
+    show(Table(*report.overview(found), "AUROC"), output)
     for line in report.sentences(found):
         say(line)
     note(f"tables and figures: {out}")

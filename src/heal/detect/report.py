@@ -54,6 +54,15 @@ def cells(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
     return headings, found
 
 
+def overview(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
+    """AUROC without intervals: one row for each score, one column for each set of words."""
+    known = [one for one in verdicts if one.figures]
+    values = [{own.name: f"{own.auroc.value:.3f}" for own in one.figures} for one in known]
+    names = dict.fromkeys(name for own in values for name in own)
+    headings = ["score", *(f"{one.kind}, {one.mentions}" for one in known)]
+    return headings, [[name, *(own.get(name, "") for own in values)] for name in names]
+
+
 def gain_cells(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
     headings = ["images", "mentions", "score", "over", "gain of AUROC"]
     return headings, [

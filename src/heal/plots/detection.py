@@ -14,7 +14,6 @@ from heal.plots import figure as figures
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 """Of the palette by Okabe and Ito, which is safe for colour-blind readers."""
-OWN = "#222222"
 
 
 def comparison(verdicts: Sequence[Verdict]) -> Figure:
