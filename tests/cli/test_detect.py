@@ -129,8 +129,8 @@ def test_bad_input_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "d.json"))
     assert "detectors are fitted to what heal measures" in refused("detect", "fit", *out, "--method", "vcd")
     (tmp_path / "empty.jsonl").write_text("")
-    assert "lists no images" in refused("detect", "fit", *out, "--data", str(tmp_path / "empty.jsonl"))
-    assert "coco2014_objects.json is missing" in refused("detect", "fit", *out, "--data", str(tmp_path))
+    assert "empty.jsonl is empty" in refused("detect", "fit", *out, "--data", str(tmp_path / "empty.jsonl"))
+    assert "objects.json is missing" in refused("detect", "fit", *out, "--data", str(tmp_path))
     assert "no detector" in refused("detect", "eval", "--model", "random", "--out", str(tmp_path / "e"))
     assert "no features" in refused("detect", "eval", "--out", str(tmp_path / "e"), "--curve", str(tmp_path / "x"))
 
@@ -147,7 +147,7 @@ def test_too_few_words_are_told(tmp_path: Path) -> None:
 def test_run_with_a_lower_threshold(scene: str, tmp_path: Path) -> None:
     """Every object word is doubtful."""
     replace(Detector.load(EMBEDDED / "detector.json"), threshold=0.0).save(tmp_path / "d.json")
-    options = ("--method", "plain", "--risk", "--detector", str(tmp_path / "d.json"))
+    options = ("--method", "heal:calibrate=false", "--risk", "--detector", str(tmp_path / "d.json"))
     result = cli("run", scene, DESCRIBE, *options)
     found = json.loads(cli("run", scene, DESCRIBE, *options, "--json").output)["answer"]
     assert len(found["risk"]) == len(found["token_ids"])
