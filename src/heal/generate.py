@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from heal.engine.answers import Sentence
+from heal.engine.calls import token_ids
 from heal.engine.decoding import check_values
 from heal.engine.transformers_api import is_compiled
 from heal.errors import ConfigError, HealError, first_line
@@ -46,6 +48,9 @@ class Answer:
     fired: Fired | None = None
     """None if no method was used."""
     trace: Trace | None = None
+    sentences: tuple[Sentence, ...] = ()
+    """The sentences that a method judged, also those that it left out of the text. Empty for methods that judge none.
+    """
     judged: Judged | None = None
     """The risks of the answer, if they were asked for."""
 
@@ -82,9 +87,9 @@ def generate(
 ) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.
 
-    If the output has `logits` (per token [rows, vocabulary]), log-probabilities are taken from them, in the rows that
-    `beam_indices` names; otherwise from the forward passes. `trace` and `risk` without a method measure the plain
-    model.
+    The log-probabilities are those of the search, if a method runs its own. If the output has `logits` (per token
+    [rows, vocabulary]), they are taken from them, in the rows that `beam_indices` names; otherwise from the forward
+    passes. `trace` and `risk` without a method measure the plain model.
     """
     check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
@@ -108,7 +113,7 @@ def generate(
         output=output,
         recorder=recorder,
         seconds=time.perf_counter() - recorder.start,
-        end_tokens=_end_tokens(vlm.option("eos_token_id", options)),
+        end_tokens=token_ids(vlm.option("eos_token_id", options)),
         handle=handle,
         method=method,
         traced=attached if trace else None,
@@ -163,20 +168,24 @@ class _Finished:
     def answer(self, row: int) -> Answer:
         """The answer in one row of the output."""
         given = self.request.arguments
-        new = self.output.sequences[row, given["input_ids"].shape[1] :].tolist()
-        ids, finish = _until_end(new, self.end_tokens)
-        at = self._rows_of_tokens(row, len(ids))
-        logprobs = self._logprobs(row, ids, at)
+        edit = None if self.handle is None or self.handle.edits is None else self.handle.edits[row]
+        new = self.output.sequences[row, given["input_ids"].shape[1] :].tolist() if edit is None else list(edit.ids)
+        every, finish = _until_end(new, self.end_tokens)
+        at = self._rows_of_tokens(row, len(every))
+        steps = tuple(range(len(every))) if edit is None else edit.steps
+        every_logprob = self._logprobs(row, every, at)
+        ids, logprobs = [every[step] for step in steps], tuple(every_logprob[step] for step in steps)
         prompt = row * given["input_ids"].shape[0] // self.output.sequences.shape[0]
         handle, trace, judged = self.handle, None, None
         text = self.vlm.tokenizer.decode(ids, skip_special_tokens=True).strip()
         if handle is not None and (self.traced or self.detector) is not None:
-            values = self._values(row, ids, at, prompt)
+            values = self._values(row, every, at, prompt)
             found = measurements(handle, values)
             if self.traced is not None:
-                trace = build_trace(self.vlm, handle, self.traced, Generated(values, self.request, found))
+                generated = Generated(values.at_steps(steps), self.request, found.at_steps(steps))
+                trace = build_trace(self.vlm, handle, self.traced, generated)
             if self.detector is not None:
-                judged = self._judged(found, values, text)
+                judged = self._judged(found, values, steps, text)
         return Answer(
             text=text,
             token_ids=tuple(ids),
@@ -185,18 +194,19 @@ class _Finished:
             prompt_tokens=int(given["attention_mask"][prompt].sum()),
             seconds=self.seconds,
             first_token_seconds=self.recorder.first - self.recorder.start,
-            fired=handle.row(at, ids) if handle is not None and self.method is not None else None,
+            fired=handle.row(at, every) if handle is not None and self.method is not None else None,
             trace=trace,
             judged=judged,
+            sentences=() if edit is None else edit.sentences,
         )
 
-    def _judged(self, found: Measured, values: TokenValues, text: str) -> Judged:
+    def _judged(self, found: Measured, values: TokenValues, steps: Sequence[int], text: str) -> Judged:
         from heal.detect.risk import judge, unknown  # detection builds on this module
 
         assert self.detector is not None
         if not self.request.source.images[values.sample]:
-            return unknown(self.detector, len(values.ids))
-        return judge(self.detector, found, self.vlm.tokenizer, values.ids, text)
+            return unknown(self.detector, len(steps))
+        return judge(self.detector, found, self.vlm.tokenizer, values.ids, text, steps)
 
     def _rows_of_tokens(self, row: int, count: int) -> list[int]:
         """The row of the batch in which each token was generated, because beams move between rows."""
@@ -204,14 +214,18 @@ class _Finished:
         return beams[row, :count].tolist() if beams is not None else [row] * count
 
     def _values(self, row: int, ids: list[int], at: list[int], prompt: int) -> TokenValues:
-        logits = getattr(self.output, "logits", None)
+        logits, own = getattr(self.output, "logits", None), getattr(self.output, "token_values", None)
+        if own is not None:
+            return TokenValues.of_search(own[row], ids, at, prompt)
         if logits is None:
             return self.recorder.values(row, ids, prompt)
         return TokenValues.of(logits, ids, at, prompt)
 
     def _logprobs(self, row: int, ids: list[int], at: list[int]) -> tuple[float, ...]:
-        logits = getattr(self.output, "logits", None)
-        if logits is None:
+        logits, own = getattr(self.output, "logits", None), getattr(self.output, "token_values", None)
+        if own is not None:
+            found = tuple(own[row, : len(ids), 0].tolist())
+        elif logits is None:
             found = self.recorder.logprobs(row, ids)
         else:
             steps = zip(logits, at, ids, strict=False)
@@ -221,12 +235,6 @@ class _Finished:
                 f"{len(ids)} tokens, but {len(found)} log-probabilities: the model did not call its hooks"
             )
         return found
-
-
-def _end_tokens(given: Any) -> frozenset[int]:
-    if given is None:
-        return frozenset()
-    return frozenset(given) if isinstance(given, (list, tuple)) else frozenset({given})
 
 
 def _until_end(ids: list[int], end_tokens: frozenset[int]) -> tuple[list[int], Finish]:

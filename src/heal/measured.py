@@ -45,6 +45,24 @@ class TokenValues:
         about = np.array([entropy_and_margin(step).tolist() for step in each], np.float32).reshape(-1, 2)
         return cls(tuple(ids), tuple(at), sample, np.array(chosen, np.float32), about[:, 0], about[:, 1])
 
+    @classmethod
+    def of_search(cls, values: Tensor, ids: Sequence[int], at: Sequence[int], sample: int) -> TokenValues:
+        """From the log-probability, entropy and margin [step, 3] that a search returns."""
+        found = values[: len(ids)].float().cpu().numpy()
+        return cls(tuple(ids), tuple(at), sample, found[:, 0], found[:, 1], found[:, 2])
+
+    def at_steps(self, steps: Sequence[int]) -> TokenValues:
+        """Those of some tokens, for an answer of which others were left out."""
+        chosen = list(steps)
+        return TokenValues(
+            tuple(self.ids[step] for step in chosen),
+            tuple(self.at[step] for step in chosen),
+            self.sample,
+            self.logprobs[chosen],
+            self.entropy[chosen],
+            self.margin[chosen],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -64,6 +82,10 @@ class Measured:
     logprobs: Float32[np.ndarray, " step"]
     entropy: Float32[np.ndarray, " step"]
     margin: Float32[np.ndarray, " step"]
+
+    def at_steps(self, steps: Sequence[int]) -> Measured:
+        """Those at some tokens."""
+        return Measured(**{name: values[list(steps)] for name, values in vars(self).items()})
 
 
 def measured(state: State | None, layout: Layout, tokens: TokenValues) -> Measured:

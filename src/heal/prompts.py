@@ -117,12 +117,20 @@ def _without_template(messages: list[dict[str, Any]], token: str) -> str:
     )
 
 
-def _words(messages: list[dict[str, Any]]) -> list[str]:
-    """All texts and role names."""
+def question(messages: list[dict[str, Any]]) -> str:
+    """What the user wrote, in all turns."""
+    return "\n".join(_texts([message for message in messages if message["role"] == "user"]))
+
+
+def _texts(messages: list[dict[str, Any]]) -> list[str]:
     contents = [m["content"] for m in messages]
     parts = [p for c in contents if not isinstance(c, str) for p in c]
-    texts = [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]
-    return texts + [m["role"] for m in messages]
+    return [c for c in contents if isinstance(c, str)] + [p["text"] for p in parts if p["type"] == "text"]
+
+
+def _words(messages: list[dict[str, Any]]) -> list[str]:
+    """All texts and role names."""
+    return _texts(messages) + [m["role"] for m in messages]
 
 
 def _is_message(message: Any) -> bool:

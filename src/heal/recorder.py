@@ -20,7 +20,7 @@ from heal.measured import TokenValues
 class Recorder:
     """Records log-probabilities of the chosen tokens and times from the forward passes of a model in this thread.
 
-    It expects one pass per token. A search with look-ahead must return the `logits` of its tokens instead.
+    It expects one pass per token. A search of a method knows the values of its tokens itself.
     """
 
     def __init__(self, model: Any, uncertainty: bool = False) -> None:

@@ -199,7 +199,7 @@ class VLM:
             texts.append(chat.render(self.processor, messages[-1], f"prompt {index}"))
         flat = [p for row in pictures for p in row]
         self._check_world(flat)
-        source = Source(self.processor, tuple(texts), tuple(pictures))
+        source = Source(self.processor, tuple(texts), tuple(pictures), tuple(map(chat.question, messages)))
         try:
             batch = source.inputs(source.images)
         except Exception as error:  # each processor has its own checks

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from heal import Method
-from heal.methods import PAI, SID, VAR, VCD, VHR, Beam, DoLa, MemVR
+from heal.methods import PAI, SID, VAR, VCD, VHR, Beam, DoLa, Guard, MemVR
 from tests.methods import slow, slow_attention
 
 
@@ -29,6 +29,10 @@ CASES = {
     "beam": Case(Beam(beams=1), Beam(beams=3), pictures=False),
     "dola": Case(
         DoLa(strength=0.0, relative_top=0.0, layers=(0, 1)), DoLa(layers=(0, 1, 2)), slow.dola, pictures=False
+    ),
+    # the models of the zoo have no detector
+    "guard": Case(
+        Guard(risk="logprob", threshold=1.0, words="world"), Guard(risk="random", threshold=0.5, words="world")
     ),
     "memvr": Case(MemVR(ratio=0.0), MemVR(ratio=0.3, threshold=0.0), slow.memvr),
     "pai": Case(PAI(alpha=0.0, gamma=1.0), PAI(start_layer=1, gamma=1.5), slow.pai),

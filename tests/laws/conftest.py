@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from heal import Fired, Method
+from heal.engine.source import Source
 from heal.errors import HealWarning
-from tests import zoo
+from tests import spoken, zoo
 from tests.known import known
 from tests.zoo import Row
 
@@ -66,6 +67,11 @@ def inputs_of(name: str, rows: tuple[Row, ...], causal: bool = False) -> dict[st
     return batch
 
 
+def source_of(method: Method, batch: dict[str, Tensor]) -> Source | None:
+    """A tokenizer for methods that read the answer."""
+    return spoken.source(len(batch["input_ids"])) if method.wraps else None
+
+
 def generate(
     model: PreTrainedModel,
     batch: dict[str, Tensor],
@@ -79,7 +85,7 @@ def generate(
         return _run(model.generate(**batch, **options), new)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HealWarning)  # text-only rows are often among those compared
-        with method.attach(model, trace=trace) as handle:
+        with method.attach(model, trace=trace, source=source_of(method, batch)) as handle:
             output = model.generate(**batch, **options)
     state = known(handle.attachment.latest).state
     rows = tuple(handle.row([row] * new) for row in range(output.logits[0].shape[0]))

@@ -19,7 +19,7 @@ TOKENS = 5
 METHODS: dict[str, Method] = {
     "heal": HEAL(alpha=0.6, interval=2),
     "heal-zero": HEAL(alpha=0.6, interval=2, masking="zero", sinks="neutral"),
-    **{name: case.active for name, case in CASES.items() if name not in ("beam", "opera")},
+    **{name: case.active for name, case in CASES.items() if name not in ("beam", "guard")},
 }
 
 

@@ -17,7 +17,7 @@ from heal.methods import available
 from tests import zoo
 from tests.known import known
 from tests.laws.cases import CASES
-from tests.laws.conftest import ROWS, WINDOW, Run, footprint, generate, inputs_of, model_of, rows_of, run
+from tests.laws.conftest import ROWS, WINDOW, Run, footprint, generate, inputs_of, model_of, rows_of, run, source_of
 from tests.methods import slow
 from tests.zoo import Row
 
@@ -39,8 +39,8 @@ DISTINCT = (
     "paligemma2",
 )
 """Architectures that differ in more than their language model."""
-ANSWERS = [name for name in CASES if name != "beam"]
-"""Methods that change the next-token distribution rather than the search."""
+ANSWERS = [name for name in CASES if name not in ("beam", "guard")]
+"""Methods that change the next-token distribution rather than the search or the finished answer."""
 
 methods = pytest.mark.parametrize("method", CASES)
 answers = pytest.mark.parametrize("method", ANSWERS)
@@ -118,7 +118,10 @@ def test_text_alone(name: str, method: str) -> None:
     case, model, batch = CASES[method], model_of(name), inputs_of(name, TEXT)
     new = NEW if method == "beam" else 1  # a search has an effect from the second token on
     options = {"max_new_tokens": new, "output_logits": True, "return_dict_in_generate": True}
-    with warnings.catch_warnings(record=True) as caught, case.active.attach(model) as handle:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        case.active.attach(model, source=source_of(case.active, batch)) as handle,
+    ):
         warnings.simplefilter("always")
         outputs = [model.generate(**batch, **options) for _ in range(2)]
     said = [w for w in caught if issubclass(w.category, HealWarning)]
@@ -250,12 +253,13 @@ def test_static_cache_equals_dynamic_cache(name: str, method: str) -> None:
 def test_generations_in_one_context_are_independent(method: str) -> None:
     model, expected = model_of("llava"), run("llava", CASES[method].active, new=NEW)
     options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}
-    with CASES[method].active.attach(model) as handle:
+    text = source_of(CASES[method].active, inputs_of("llava", ROWS))
+    with CASES[method].active.attach(model, source=text) as handle:
         for rows in (ROWS[:1], ROWS):
             out = model.generate(**inputs_of("llava", rows), **options)
             copies = len(out.logits[0]) // len(rows)
             assert_logits(torch.stack(out.logits, 1), expected.logits[: copies * len(rows)])
-        assert handle.fired.steps == 2 * NEW or (method == "beam" and 0 < handle.fired.steps <= 2 * (NEW - 1))
+        assert handle.fired.steps == 2 * NEW or (method in ("beam", "guard") and 0 < handle.fired.steps < 2 * NEW)
 
 
 @pytest.mark.parametrize("method", ["pai", "vcd", "vhr"])
@@ -339,7 +343,7 @@ def plain_logits(name: str) -> Tensor:
 def test_nothing_is_left_behind(name: str, method: str) -> None:
     model, batch = model_of(name), inputs_of(name, ROWS)
     plain, before = plain_logits(name), footprint(model)
-    with CASES[method].active.attach(model):
+    with CASES[method].active.attach(model, source=source_of(CASES[method].active, batch)):
         assert footprint(model) != before
         cache = model.generate(**batch, max_new_tokens=1, return_dict_in_generate=True).past_key_values
     assert footprint(model) == before
@@ -351,9 +355,10 @@ def test_nothing_is_left_behind(name: str, method: str) -> None:
 @methods
 def test_nothing_is_left_behind_by_an_exception(name: str, method: str) -> None:
     model, plain = model_of(name), plain_logits(name)
-    before = footprint(model)
-    with pytest.raises(Interrupted), CASES[method].active.attach(model):
-        model.generate(**inputs_of(name, ROWS), max_new_tokens=2, stopping_criteria=[interrupt])
+    before, batch = footprint(model), inputs_of(name, ROWS)
+    text = source_of(CASES[method].active, batch)
+    with pytest.raises(Interrupted), CASES[method].active.attach(model, source=text):
+        model.generate(**batch, max_new_tokens=2, stopping_criteria=[interrupt])
     assert footprint(model) == before
     assert torch.equal(plain_logits.__wrapped__(name), plain)
 
@@ -364,7 +369,8 @@ def test_context_continues_after_an_interruption(method: str) -> None:
     name = "qwen3_vl"
     model, expected = model_of(name), run(name, CASES[method].active, new=NEW)
     options = {"max_new_tokens": NEW, "output_logits": True, "return_dict_in_generate": True}
-    with CASES[method].active.attach(model):
+    text = source_of(CASES[method].active, inputs_of(name, ROWS))
+    with CASES[method].active.attach(model, source=text):
         with pytest.raises(Interrupted):
             model.generate(**inputs_of(name, rows_of(name)), stopping_criteria=[interrupt], **options)
         hook = model.register_forward_pre_hook(interrupt, prepend=True, with_kwargs=False)

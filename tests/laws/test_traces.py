@@ -55,4 +55,5 @@ def test_a_trace_of_every_method(name: str, method: str, tmp_path: Path) -> None
 @every_method
 def test_a_trace_of_every_method_with_beams(method: str, tmp_path: Path) -> None:
     options = {} if method == "beam" else {"num_beams": 3}  # beam search sets its own number
-    assert_traced(VLM.random(), None if method == PLAIN else create(method), tmp_path / "trace", **options)
+    chosen = None if method == PLAIN else CASES["guard"].active if method == "guard" else create(method)
+    assert_traced(VLM.random(), chosen, tmp_path / "trace", **options)

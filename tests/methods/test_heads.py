@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from heal import HEAL, VLM
 from heal.analysis.taxonomy import HeadType
+from heal.errors import ConfigError
 
 NEW = 12
 
@@ -77,6 +79,35 @@ def test_a_random_choice_depends_on_the_seed_and_not_on_the_batch(vlm):
     np.testing.assert_array_equal(changed(alone), changed(together[1]))
     other = traces(vlm, heads="random", factor_limit=2.0, seed=1)
     assert (changed(other[0])[0] != changed(together[0])[0]).any()
+
+
+@pytest.mark.parametrize("path", ["auto", "reference"])
+def test_permuted_factors_are_those_of_the_synergy_heads_on_other_heads(vlm, path):
+    for trace in traces(vlm, heads="permuted", preset="expected", path=path):
+        synergy = (trace.types == int(HeadType.SYNERGY)) & ~np.isnan(trace.alpha_vis)
+        own = np.stack(
+            [np.where(synergy, 0.4 / trace.alpha_vis, 1), np.where(synergy, 0.6 / (1 - trace.alpha_vis), 1)]
+        )
+        given = np.nan_to_num(np.stack([trace.beta, trace.gamma]), nan=1)
+        for layer in range(trace.layers):
+            error = np.abs(own[:, :, layer, :, None] / given[:, :, layer, None, :] - 1).max((0, 1))
+            np.fill_diagonal(error, np.inf)  # no head keeps its own factors
+            assert error[linear_sum_assignment(error > 1e-3)].max() < 1e-3
+        assert (changed(trace) & ~synergy).any()
+
+
+def test_a_permutation_depends_on_the_seed_and_not_on_the_batch(vlm):
+    method = HEAL(alpha=0.4, heads="permuted", factor_limit=2.0)
+    together = traces(vlm, heads="permuted", factor_limit=2.0)
+    alone = vlm.generate(pictures(2)[1], "describe this image", method=method, trace=True, max_new_tokens=NEW).trace
+    np.testing.assert_allclose(alone.beta, together[1].beta, rtol=1e-3)
+    other = traces(vlm, heads="permuted", factor_limit=2.0, seed=1)
+    assert (changed(other[0])[0] != changed(together[0])[0]).any()
+
+
+def test_compiled_steps_cannot_permute():
+    with pytest.raises(ConfigError, match="compile cannot permute"):
+        HEAL(heads="permuted", compile=True, preset="gaussian")
 
 
 def test_types_can_be_found_once(vlm):

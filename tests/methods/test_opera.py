@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -97,6 +98,21 @@ def test_a_batch_is_refused() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OPERA(**options)
+
+
+def test_log_probabilities_are_those_of_the_answer_and_not_of_look_aheads() -> None:
+    vlm, image = VLM.random(), np.zeros((48, 48, 3), np.uint8)
+    for method in (OPERA(beams=1, candidates=2), OPERA(beams=2, candidates=2)):
+        answer = vlm.generate(image, "describe", method=method, max_new_tokens=5)
+        stored = vlm.generate(image, "describe", method=method, max_new_tokens=5, output_logits=True)
+        request = vlm.request([image], ["describe"])
+        ids = torch.cat([request.arguments["input_ids"], torch.tensor([answer.token_ids])], 1)
+        arguments = {**request.arguments, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        with torch.no_grad():
+            logits = vlm.model(**arguments).logits[0, request.arguments["input_ids"].shape[1] - 1 : -1]
+        expected = logits.float().log_softmax(-1).gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+        assert answer.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        assert answer.logprobs == stored.logprobs
 
 
 def test_answers_and_streams_of_the_embedded_model() -> None:

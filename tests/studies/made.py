@@ -1,12 +1,15 @@
 """Hand-made records for tests of studies."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heal.analysis.taxonomy import HeadType
-from heal.studies.parts import Measured
+from heal.bench.score.bootstrap import Interval
+from heal.bench.score.summary import Row, Summary
+from heal.studies.parts import Evaluated, Measured
 from heal.studies.study import Report
 from heal.studies.token_kinds import TokenKind
 
@@ -61,3 +64,27 @@ def cells(report: Report, *labels: str, table: int = 0) -> dict[Any, dict[str, A
 def name(step: int, correct: bool = True, first: bool = True, category: str = "dog") -> dict[str, object]:
     found = {"category": category, "correct": correct, "step": step, "last": step, "order": 0, "first": first}
     return dict(found)
+
+
+def score(
+    task: str,
+    method: str,
+    figures: Mapping[str, Interval],
+    differences: Mapping[str, Interval] | None = None,
+    **more: Any,
+) -> Row:
+    """A row of a summary. What is not given is zero or unknown."""
+    unknown = dict.fromkeys(("seconds", "seconds_per_token", "time_ratio", "yes_ratio", "mean_tokens"), float("nan"))
+    numbers = dict.fromkeys(("answered", "failed", "missing", "memory"), 0) | {"answered": 10}
+    rest: dict[str, Any] = {"headline": next(iter(figures)), "higher_is_better": True, "changed": None}
+    rest |= {"fired": None, "reason": None}
+    return Row(task=task, method=method, figures=figures, differences=differences, **unknown | numbers | rest | more)
+
+
+def evaluated(*rows: Row) -> Evaluated:
+    """The results of an evaluation, without answers."""
+    return Evaluated(Summary(Path("made"), rows), {}, {})
+
+
+def interval(value: float, width: float = 1.0) -> Interval:
+    return Interval(value, value - width, value + width)

@@ -95,8 +95,8 @@ def test_csv_has_one_row_per_figure(summary):
 
 def test_all_methods_have_the_same_budget():
     assert next(iter(published())) == "plain"
-    assert set(published()) == {"plain", *available()}
-    assert {m.name for settings in STRENGTHS.values() for m in settings} == set(available())
+    assert set(published()) == {"plain", *available()} - {"guard"}  # it needs a detector of the model
+    assert {m.name for settings in STRENGTHS.values() for m in settings} == set(available()) - {"guard"}
     for name, settings in STRENGTHS.items():
         assert len(settings) == len(set(map(str, settings))) == 4
         assert {m.name for m in settings} == {name.removesuffix(" one-sided")}

@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from heal.bench.tasks.pope import SPLITS
+from heal.bench.tasks.task_views import FirstUnits
 from heal.errors import ConfigError, DataError
 from heal.methods import HEAL
-from heal.studies.setup import FirstUnits, Setup
+from heal.studies.setup import Setup
 from tests.bench import official
 
 

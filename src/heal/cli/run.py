@@ -15,6 +15,7 @@ from heal.cli.risk import coloured, explain, marked
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
+    from heal.engine.answers import Sentence
     from heal.generate import Answer
 
 
@@ -107,6 +108,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "first_token_seconds": answer.first_token_seconds,
         "fired": None if answer.fired is None else dataclasses.asdict(answer.fired),
         **risks(answer.judged),
+        **({"sentences": [dataclasses.asdict(s) for s in answer.sentences]} if answer.sentences else {}),
     }
 
 
@@ -115,14 +117,24 @@ def describe(answer: Answer, plain: Answer | None) -> str:
     fired = answer.fired
     lines = []
     if fired:
+        steps = max(len(answer.token_ids), answer.sentences[-1].stop if answer.sentences else 0)
         sizes = ", ".join(f"{name} {size:.2f}" for name, size in fired.sizes.items())
         lines.append(
             f"fired: {fired.changes} {'change' if fired.changes == 1 else 'changes'} in {fired.steps} of "
-            f"{len(answer.token_ids)} steps" + (f"; mean size: {sizes}" if sizes else "")
+            f"{steps} steps" + (f"; mean size: {sizes}" if sizes else "")
         )
     elif fired is not None:
         lines.append(f"unchanged because {fired.reason}")
+    lines += [_judgement(sentence) for sentence in answer.sentences if sentence.marked or sentence.tries]
     if plain is not None:
         same = "the same answer" if plain.token_ids == answer.token_ids else "a different answer"
         lines.append(f"compared with the plain model: {same}")
     return "\n".join(lines)
+
+
+def _judgement(sentence: Sentence) -> str:
+    """One line about a risky sentence, or one that was generated again."""
+    done = "risky" if sentence.kept and sentence.marked else "kept" if sentence.kept else "left out"
+    again = f" after {sentence.tries} {'try' if sentence.tries == 1 else 'tries'}" if sentence.tries else ""
+    about = "" if sentence.risk is None else f" (risk {sentence.risk:.2f}: {sentence.word})"
+    return f"{done}{again}{about}: {sentence.text}"

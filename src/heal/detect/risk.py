@@ -57,18 +57,31 @@ class Judged:
         return tuple(word for word in self.objects if word.risk >= self.threshold)
 
 
-def judge(detector: Detector, measured: Measurements, tokenizer: Any, ids: Sequence[int], text: str) -> Judged:
-    """The risks of an answer with these tokens. `text` is the text that the user reads."""
+def judge(
+    detector: Detector,
+    measured: Measurements,
+    tokenizer: Any,
+    ids: Sequence[int],
+    text: str,
+    steps: Sequence[int] | None = None,
+) -> Judged:
+    """The risks of an answer with these tokens. `text` is the text that the user reads.
+
+    `steps` are the tokens that this text consists of, if a method left others out. The model has read them all, so
+    they all count for the features.
+    """
     find = finder(detector.words)
     words = object_words(tokenizer, ids, find)
     found = features(measured, words, detector.families)
     risk = detector.risk(found)
+    place = {step: index for index, step in enumerate(range(len(ids)) if steps is None else steps)}
+    words = [word for word in words if word.start in place]
     objects = [
         ObjectRisk(
             text[slice(*span)],
             word.category,
             span,
-            (word.start, word.stop),
+            (place[word.start], place[word.stop - 1] + 1),
             float(risk[word.start]),
             tuple(
                 Reason(FAMILIES[name].subject, value)
@@ -77,7 +90,7 @@ def judge(detector: Detector, measured: Measurements, tokenizer: Any, ids: Seque
         )
         for word, span in _shown(words, text, find)
     ]
-    return Judged(tuple(risk.tolist()), tuple(objects), detector.threshold)
+    return Judged(tuple(risk[list(place)].tolist()), tuple(objects), detector.threshold)
 
 
 def unknown(detector: Detector, tokens: int) -> Judged:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from heal.engine import attention, caches
+from heal.engine.answers import AnswerTokens, Edit, HeldStreamer, Kept, edits_of, shortened
 from heal.engine.branch_passes import BranchPasses
 from heal.engine.branches import EncoderWatch, Main, Prompt
-from heal.engine.calls import check_call, refuse_batching, refuse_compiled
+from heal.engine.calls import Call, check_call, refuse_batching, refuse_compiled
 from heal.engine.comparison import SHIFT, BeamScores, Changes, moved
 from heal.engine.finite import FiniteCheck
 from heal.engine.generation import Generation
@@ -64,10 +65,13 @@ class Attachment(LayerHooks):
         """The counters of each generation."""
         self.generations: weakref.WeakKeyDictionary[Cache, Generation[Any]] = weakref.WeakKeyDictionary()
         self.latest: Generation[Any] | None = None
+        self.edits: list[Edit] | None = None
+        """The answers of the latest generate(), if the method may leave tokens out."""
         self._lock = lock_of(layout.model)
         # a search changes which tokens are chosen, not their scores
         changes_scores = any(map(runtime.overrides, CHANGING))
-        self._chooses_tokens = runtime.overrides("search") or (bool(self.options) and not changes_scores)
+        searches = runtime.overrides("search") and runtime.counts_choices
+        self._chooses_tokens = searches or (bool(self.options) and not changes_scores)
         self._groups = PositionGroups(layout, runtime.group_count)
         self._beams = 1
         self._recording = (
@@ -199,12 +203,19 @@ class Attachment(LayerHooks):
             # generate() compiles a model with a static cache, which would trace our hooks
             kwargs.setdefault("disable_compile", True)
         self._check_later = not call.every_step and not self.runtime.overrides("search")
+        self.edits = None
+        if edits := self.runtime.overrides("keep"):
+            kwargs["return_dict_in_generate"] = True
+            if kwargs.get("streamer") is not None:
+                kwargs["streamer"] = HeldStreamer(kwargs["streamer"], call.end_tokens, self._keep)
         if self.runtime.overrides("search"):
             kwargs["custom_generate"] = owned_search(self.runtime.search, kwargs.pop("streamer", None), self._latest)
         self._called, self._generating = [], True
         try:
             result = original(*args, **kwargs)
             self._finite.check()
+            if edits:
+                self._edit(result, call)
         except Exception:
             self._finite.check()  # NaN is the cause of whatever failed after it
             raise
@@ -212,7 +223,27 @@ class Attachment(LayerHooks):
             self._finite.clear()
             self._pass, self._beams, self._generating, self._check_later = None, 1, False, False
         self._explain(self._called)
-        return result
+        return result.sequences if edits and not call.returns_dict else result
+
+    def _keep(self, answer: AnswerTokens) -> Kept:
+        """The tokens of an answer that the method keeps."""
+        generation = self._latest()
+        if not generation.visual and self.runtime.needs_image:
+            return Kept(len(answer.ids), tuple(range(len(answer.ids))))
+        return self.runtime.keep(generation, answer)
+
+    def _edit(self, result: Any, call: Call) -> None:
+        """Remove from the returned sequences what the method does not keep. Each removed token counts as a change."""
+        self.edits = edits_of(result, call.prompt_length, call.end_tokens, call.samples, self._keep)
+        generation = self._latest()
+        for edit in self.edits:
+            for step in {*edit.dropped, *edit.again}:
+                generation.tally.edited(step, edit.at[step])
+        if not any(edit.dropped for edit in self.edits):
+            return
+        result.sequences = shortened(result.sequences, call.prompt_length, self.edits, call.pad_token)
+        result.past_key_values = None  # it holds tokens that are not in the sequences
+        generation.edited = True
 
     def _latest(self) -> Generation[Any]:
         assert self.latest is not None
@@ -268,6 +299,11 @@ class Attachment(LayerHooks):
             self._follow_search(generation, ids)
             prompt = None
         else:
+            if generation.edited:
+                raise UnsupportedError(
+                    "sentences were left out of the answer, but this cache still holds them: start the next turn "
+                    "with a new cache"
+                )
             generation.read_prompt(
                 self._groups.of_prompt(ids, embeds, kwargs.get("attention_mask"), later=generation.length > 0)
             )

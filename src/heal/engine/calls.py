@@ -34,6 +34,11 @@ class Call:
     """Number of prompts in the batch."""
     every_step: bool = False
     """Whether the caller sees or needs each step's result at once: a stream, or sampling, which fails for NaN."""
+    prompt_length: int = 0
+    """Positions of the prompt in the returned sequences."""
+    end_tokens: frozenset[int] = frozenset()
+    pad_token: int = 0
+    returns_dict: bool = False
 
 
 def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -57,7 +62,24 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
     prompts = next((v for n in ("input_ids", "inputs", "inputs_embeds") if (v := given.get(n)) is not None), None)
     every_step = given.get("streamer") is not None or bool(option("do_sample"))
-    return Call(beams, max(beams, returned), 1 if prompts is None else len(prompts), every_step)
+    ids = given.get("input_ids", given.get("inputs"))
+    return Call(
+        beams,
+        max(beams, returned),
+        1 if prompts is None else len(prompts),
+        every_step,
+        0 if ids is None else ids.shape[1],
+        token_ids(option("eos_token_id")),
+        min(token_ids(option("pad_token_id")) or token_ids(option("eos_token_id")) or {0}),
+        bool(option("return_dict_in_generate")),
+    )
+
+
+def token_ids(given: Any) -> frozenset[int]:
+    """An option that is None, one token or several."""
+    if given is None:
+        return frozenset()
+    return frozenset(map(int, torch.as_tensor(given).flatten().tolist()))
 
 
 COMPILED = "a compiled model does not call the method's hooks, so it would be the plain model: "

@@ -56,6 +56,8 @@ class Generation(Generic[S]):
         self.step = 0
         self.phase: Phase = "prompt"
         self.visual = False
+        self.edited = False
+        """Whether tokens that this cache holds were left out of the answer."""
         self.mask: Tensor | None = None
         """[rows, positions] True at the tokens of the prompt, False at padding."""
         self.beams: BeamScores | None = None

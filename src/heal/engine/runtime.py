@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from heal.engine.answers import AnswerTokens, Kept
 from heal.engine.attention_call import AttentionCall
 from heal.engine.branches import Branch
 from heal.engine.generation import Generation
@@ -46,6 +47,9 @@ class Runtime(Generic[S]):
 
     changes_output: bool = True
     """Whether the method is meant to change anything. There is no warning for a method that only measures."""
+
+    counts_choices: bool = True
+    """For a method with its own search: whether each token that is not the most likely one counts as a change."""
 
     def overrides(self, name: str) -> bool:
         """Whether this method has its own version of a callback."""
@@ -121,6 +125,14 @@ class Runtime(Generic[S]):
     def search(self, search: Search) -> None:
         """Run the search: read, look ahead, take back and commit tokens until `search.stopped()` holds."""
         raise NotImplementedError
+
+    def keep(self, generation: Generation[S], answer: AnswerTokens) -> Kept:
+        """Decide which tokens of an answer to keep. The model has read the others all the same.
+
+        It is called for each finished answer and, in a stream, after each token. A decision about a token must not
+        change when more tokens follow, except that a finished answer may keep tokens if none were kept before.
+        """
+        return Kept(len(answer.ids), tuple(range(len(answer.ids))))
 
     def why_unchanged(self, generation: Generation[S]) -> str:
         """The reason why nothing was changed, for a generation in which the engine counted no change."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heal.analysis.uncertainty import entropy_and_margin
 from heal.engine.generation import Generation
 from heal.engine.transformers_api import (
     GenerateBeamDecoderOnlyOutput,
@@ -32,6 +33,18 @@ class Mark:
     """For each token, the row in which it was chosen, in the rows of its step."""
     logits: tuple[Tensor, ...]
     """For each token, the logits of its step. Empty unless generate() was asked for them."""
+    values: tuple[Tensor, ...]
+    """For each token, what `token_values` gives, in the present rows."""
+
+
+@dataclass
+class SearchOutput(GenerateBeamDecoderOnlyOutput):
+    """What a search returns. It may read more than it commits, so it knows the values of its tokens best."""
+
+    token_values: Tensor | None = None
+    """Log-probability, entropy and margin of each token, [rows, tokens, 3]."""
+
+    __no_type_check__ = True  # the annotations of transformers are no checks
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Search:
         self._read = 0  # generated tokens in the cache
         self._logits: list[Tensor] = []  # logits per committed token, in the rows of its step
         self._rows: list[Tensor] = []  # for each later row, the row in which each committed token was chosen
+        self._values: list[Tensor] = []  # for each later row, the `token_values` of each committed token
 
     @property
     def generation(self) -> Generation[Any]:
@@ -124,6 +138,7 @@ class Search:
         """Reorder the rows: new row i is the old row `rows[i]`, in the cache and in all state."""
         self.ids = self.ids.index_select(0, rows)
         self._rows = [at.index_select(0, rows.to(at.device)) for at in self._rows]
+        self._values = [own.index_select(0, rows.to(own.device)) for own in self._values]
         self._reorder(rows)
 
     def _reorder(self, rows: Tensor) -> None:
@@ -151,10 +166,16 @@ class Search:
         if self.config.output_logits:
             self._logits.append(logits)
         self._rows.append(places)
+        self._values.append(token_values(logits, places, tokens))
+
+    @property
+    def values(self) -> Tensor:
+        """Log-probability, entropy and margin of each committed token, [rows, tokens, 3]."""
+        return torch.stack(self._values, 1) if self._values else torch.zeros(self.rows, 0, 3)
 
     def mark(self) -> Mark:
         """The committed tokens at this point, for `restore`."""
-        return Mark(self.ids, tuple(self._rows), tuple(self._logits))
+        return Mark(self.ids, tuple(self._rows), tuple(self._logits), tuple(self._values))
 
     def restore(self, mark: Mark) -> None:
         """Return to an earlier mark: its rows, its tokens, the cache, and the method's state.
@@ -166,6 +187,7 @@ class Search:
         count = max(wanted.shape[1] - 1, 0)
         sources = _sources(wanted[:, :count], self.answer[:, : min(count, self._read)])
         self._rows, self._logits, self.ids = list(mark.rows), list(mark.logits), mark.ids
+        self._values = list(mark.values)
         if sources is not None:
             self.take_back(self._read - count)
             self._reorder(torch.tensor(sources, device=self.ids.device))
@@ -181,7 +203,7 @@ class Search:
     def conclude(self, mark: Mark, row: int) -> None:
         """Keep one answer: a row of a mark."""
         self.ids, self._rows = mark.ids[row : row + 1], [at[row : row + 1] for at in mark.rows]
-        self._logits = list(mark.logits)
+        self._logits, self._values = list(mark.logits), [own[row : row + 1] for own in mark.values]
 
     def stream(self, tokens: Tensor) -> None:
         """Pass the final tokens [tokens] of a single answer to the streamer."""
@@ -196,9 +218,20 @@ class Search:
         if not self.config.return_dict_in_generate:
             return self.ids
         places = torch.stack(self._rows, 1) if self._rows else torch.zeros(self.rows, 0, dtype=torch.long)
-        return GenerateBeamDecoderOnlyOutput(
-            sequences=self.ids, logits=tuple(self._logits) or None, beam_indices=places, past_key_values=self.cache
+        return SearchOutput(
+            sequences=self.ids,
+            logits=tuple(self._logits) or None,
+            beam_indices=places,
+            past_key_values=self.cache,
+            token_values=self.values,
         )
+
+
+def token_values(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probability, entropy and margin of a token in each of these rows of the logits, [rows, 3]."""
+    own = logits.index_select(0, rows.to(logits.device)).log_softmax(-1)
+    chosen = own.gather(1, tokens.to(logits.device)[:, None])
+    return torch.cat([chosen, entropy_and_margin(own)], dim=1)
 
 
 def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:

@@ -23,6 +23,8 @@ class Source:
     """One rendered prompt per row, with the image placeholders of the chat template."""
     images: tuple[tuple[Image.Image, ...], ...]
     """The images of each row, in the order of their placeholders."""
+    questions: tuple[str, ...] = ()
+    """What the user wrote in each row, without the words of the chat template. Empty: not known."""
 
     def __post_init__(self) -> None:
         if len(self.texts) != len(self.images):

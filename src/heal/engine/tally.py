@@ -21,7 +21,8 @@ class Fired:
     """Steps at which at least one value was changed."""
     changes: int = 0
     """Values that differ from those of the plain model, summed over steps: head outputs, feed-forward outputs,
-    next-token distributions, or tokens for which a search did not choose the most likely one. Compared by the engine.
+    next-token distributions, tokens for which a search did not choose the most likely one, or tokens that were left
+    out of the answer or generated again. Compared by the engine.
     """
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Mean change of each quantity of the method over the changed values: |β − 1|, |γ − 1| …"""
@@ -89,6 +90,13 @@ class Tally:
             del self._steps[-tokens:]
             del self.best[-tokens:]
             self._values = None
+
+    def edited(self, step: int, row: int) -> None:
+        """Count a token that was removed from the answer or generated again. Called by the engine only."""
+        with self._lock:
+            self._sum_up()
+            self._steps[step] = self._steps[step].clone()
+            self._steps[step][0, row] += 1
 
     @property
     def steps(self) -> list[Tensor]:

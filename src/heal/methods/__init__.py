@@ -4,6 +4,7 @@ from heal.methods.base import Fired, Handle, Method, available, create
 from heal.methods.beam import Beam
 from heal.methods.combined import Combined
 from heal.methods.dola import DoLa
+from heal.methods.guard import Guard
 from heal.methods.heal import HEAL
 from heal.methods.memvr import MemVR
 from heal.methods.opera import OPERA
@@ -26,6 +27,7 @@ __all__ = [
     "Combined",
     "DoLa",
     "Fired",
+    "Guard",
     "Handle",
     "MemVR",
     "Method",

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from heal.engine.answers import Edit
 from heal.engine.attachment import Attachment
 from heal.engine.calls import refuse_compiled
 from heal.engine.layout import Layout
@@ -33,6 +34,13 @@ class Handle:
         """What the method changed in everything generated since it was attached."""
         return self.attachment.tallies.fired()
 
+    @property
+    def edits(self) -> list[Edit] | None:
+        """The answers of the latest generate(), each with the steps whose tokens were kept and with its judged
+        sentences. None if the method leaves nothing out.
+        """
+        return self.attachment.edits
+
     def row(self, at: Sequence[int], ids: Sequence[int] = ()) -> Fired:
         """What the method changed in one answer of the latest generation. Token t is `ids[t]`, from row `at[t]`."""
         tallies = self.attachment.tallies.latest
@@ -48,6 +56,9 @@ class Method:
     paper: ClassVar[str] = ""
     searches: ClassVar[bool] = False
     """Whether it only sets options of generate(), so that it can be combined with a method that changes the model."""
+
+    wraps: ClassVar[tuple[str, ...]] = ()
+    """The methods that change the model and that this one can be combined with. It must define `around`."""
 
     one_sample: ClassVar[bool] = False
     """Whether the model's generate() accepts only one prompt per call. VLM.generate then runs a batch row by row."""
@@ -65,6 +76,10 @@ class Method:
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         """The runtime of the method for a model of this layout."""
         raise NotImplementedError(f"{type(self).__name__} must define runtime()")
+
+    def around(self, inner: Any, layout: Layout, trace: bool) -> Runtime[Any]:
+        """The runtime of the method around another method that changes the model."""
+        raise NotImplementedError(f"{type(self).__name__} must define around()")
 
     def generate_options(self) -> dict[str, Any]:
         """Options that the method passes to generate()."""

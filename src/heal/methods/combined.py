@@ -1,4 +1,4 @@
-"""A method that changes the model combined with a search method."""
+"""A method that changes the model combined with a search method, a guard, or both."""
 
 from __future__ import annotations
 
@@ -13,27 +13,48 @@ from heal.methods.base import Method
 
 @dataclass(frozen=True)
 class Combined(Method):
-    """Exactly one of the parts changes the model; the others only set search options."""
+    """One part changes the model, one may wrap it (guard), and the others only set search options."""
 
     parts: tuple[Method, ...]
     """The methods, in the order in which they were given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.inner) != 1:
-            names = " and ".join(m.name for m in self.inner) or "none of them"
+        changing = [m for m in self.parts if not m.searches and not m.wraps]
+        names = " and ".join(m.name for m in changing) or "none of them"
+        if len(changing) > 1 or len(self.outer) > 1 or not self.inner:
             raise ConfigError(
                 f"{names} would change the model: combine exactly one such method with search methods (beam)"
             )
+        for outer in self.outer:
+            if changing and changing[0].name not in outer.wraps:
+                raise ConfigError(
+                    f"{outer.name} cannot be combined with {names}: combine it with {', '.join(outer.wraps)}, with "
+                    "beam, or with both"
+                )
+            if outer.one_sample and len(self.parts) > len(self.inner):
+                raise ConfigError(
+                    f"{outer.name} rolls one answer back, so it cannot be combined with a search: leave beam out, or "
+                    "use action=drop"
+                )
+
+    @property
+    def outer(self) -> tuple[Method, ...]:
+        """The method that wraps another one."""
+        return tuple(m for m in self.parts if m.wraps)
 
     @property
     def inner(self) -> tuple[Method, ...]:
-        """The methods that change the model."""
+        """The methods that do not only set search options: one that changes the model, one that wraps it, or both."""
         return tuple(m for m in self.parts if not m.searches)
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return "+".join(m.name for m in self.parts)
+
+    @property
+    def one_sample(self) -> bool:  # type: ignore[override]
+        return any(m.one_sample for m in self.inner)
 
     @property
     def seed(self) -> int:
@@ -46,4 +67,8 @@ class Combined(Method):
         return {m.name: m.options() for m in self.parts}
 
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
-        return self.inner[0].runtime(layout, trace)
+        changing = next((m for m in self.inner if not m.wraps), None)
+        if self.outer:
+            return self.outer[0].around(changing, layout, trace)
+        assert changing is not None
+        return changing.runtime(layout, trace)

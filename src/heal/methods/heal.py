@@ -22,7 +22,7 @@ from heal.methods.equilibrium import Equilibrium
 Sinks = Literal["language", "neutral"]
 Path = Literal["auto", "fast", "fused", "reference"]
 Drift = Literal["both", "language"]
-Heads = Literal["synergy", "visual", "language", "all", "random"]
+Heads = Literal["synergy", "visual", "language", "all", "random", "permuted"]
 Preset = Literal["gaussian", "expected", "paper"]
 
 MOST_DRAWS = 1_000
@@ -116,7 +116,8 @@ class HEAL(Method):
     """Decoder layers to use. None: all."""
 
     heads: Heads = "synergy"
-    """Heads to calibrate: synergy, or as a control visual, language, all, or random (as many as synergy)."""
+    """Heads to calibrate: synergy, or as a control visual, language, all, random (as many as synergy, each with its
+    own factors), or permuted (the factors of the synergy heads, each on another random head of its layer)."""
 
     sinks: Sinks = "language"
     """Group of the first token and special tokens: language, or neutral (attended, but never masked or scaled)."""
@@ -170,6 +171,8 @@ class HEAL(Method):
             (self.noise, self.covariance, self.draws) != compilable or self.path not in ("auto", "fast")
         ):
             raise ConfigError("compile needs preset gaussian, covariance diagonal, draws 1 and path auto or fast")
+        if self.compile and self.heads == "permuted":
+            raise ConfigError("compile cannot permute factors among heads: omit it")
         if isinstance(self.alpha, str) and self.alpha not in ("auto", "profile"):
             raise ConfigError(f"alpha cannot be {self.alpha!r}: give a number, auto or profile")
         if isinstance(self.alpha, (int, float)) and not 0 < self.alpha < 1:

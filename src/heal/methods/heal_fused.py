@@ -75,6 +75,8 @@ def find(config: HEAL, device: torch.device) -> FusedFunctions | str:
     """The functions for a device, or the reason why there are none."""
     if config.noise != "expected" or config.covariance != "diagonal":
         return f"{config.noise} masking with {config.covariance} covariance"
+    if config.heads == "permuted":
+        return "factors that are permuted among heads"
     if device.type == "cpu" and not interpreted():
         if find_spec("numba") is None:
             return 'Numba is not installed: run `pip install ".[cpu]"` in the folder of heal'

@@ -31,7 +31,7 @@ from heal.methods.heal_scores import ScoreStage
 from heal.methods.heal_similarity import SimilarityStage
 from heal.methods.heal_state import HeadTypes, HealState
 
-INFORMATION, CAUSAL, CHOICE = 0, 1, 2  # noise addresses
+INFORMATION, CAUSAL, CHOICE, ORDER = 0, 1, 2, 3  # noise addresses
 
 
 class HealRuntime(Runtime[HealState]):
@@ -54,6 +54,7 @@ class HealRuntime(Runtime[HealState]):
         self.fused = self._find_fused()
         self.causal = CausalStage(config, layout, self.fused)
         self._pairs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
+        self._orders: dict[tuple[int, torch.device], Tensor] = {}
         count = len(layout.layers)
         self._part = [config.layers is None or i in config.layers for i in range(count)]
 
@@ -182,6 +183,8 @@ class HealRuntime(Runtime[HealState]):
             self.config.limit,
             self.config.drift == "language",
         )
+        if self.config.heads == "permuted":
+            found = found[:, self._sources(layer, found.device)]
         state.factors[layer] = found
         if not self._fast:
             return reference_output(at, found[..., 0].float(), found[..., 1].float()).unsqueeze(1)
@@ -279,6 +282,16 @@ class HealRuntime(Runtime[HealState]):
             own = own[layer] if own.dim() else own
             self._pairs[place] = torch.stack([own, 1 - own], dim=-1).to(device, dtype)
         return self._pairs[place]
+
+    def _sources(self, layer: int, device: torch.device) -> Tensor:
+        """For each head of a layer, the head whose factors it gets: one random cycle, so no head keeps its own."""
+        if (layer, device) not in self._orders:
+            noise = Noise(self.config.seed, torch.device("cpu")).at(ORDER, layer)
+            order = noise.uniform((), self.layout.heads).argsort()
+            sources = torch.empty_like(order)
+            sources[order] = order.roll(1)
+            self._orders[layer, device] = sources.to(device)
+        return self._orders[layer, device]
 
     def _current_moments(
         self, generation: Generation[HealState], layer: int, at: Attended
@@ -380,6 +393,8 @@ class HealRuntime(Runtime[HealState]):
         """The heads to calibrate. All choices except synergy are controls."""
         if self.config.heads == "all":
             return considered.expand_as(found.types)
+        if self.config.heads == "permuted":
+            return found.mask(HeadType.SYNERGY)
         if self.config.heads != "random":
             return found.mask(HeadType[self.config.heads.upper()])
         noise = self._noise(generation, 0, found.types.device).at(CHOICE)

@@ -16,7 +16,7 @@ from heal.engine.attention_call import AttentionCall
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
 from heal.engine.runtime import Runtime
-from heal.engine.search import Mark, Search
+from heal.engine.search import Mark, Search, token_values
 from heal.engine.state import State
 from heal.errors import UnsupportedError
 from heal.methods import checks
@@ -262,8 +262,10 @@ class _OPERARuntime(Runtime[OperaState]):
         ids = torch.cat([mark.ids[row], mark.ids.new_tensor([token])])[None]
         rows = (*(at[row : row + 1] for at in mark.rows), torch.tensor([row]))
         kept = (*mark.logits, logits) if search.config.output_logits else ()
+        last = token_values(logits, torch.tensor([row]), ids[:, -1])
+        values = (*(own[row : row + 1] for own in mark.values), last)
         length = ids.shape[1] - search.prompt_length
-        beams.finished.append((score / length**self.config.length_penalty, Mark(ids, rows, kept)))
+        beams.finished.append((score / length**self.config.length_penalty, Mark(ids, rows, kept, values)))
         beams.finished = sorted(beams.finished, key=lambda found: -found[0])[: self.config.beams]
 
     def _over(self, search: Search, beams: _Beams) -> bool:

@@ -73,8 +73,8 @@ class ComparisonRow:
 
 
 def published() -> dict[str, Method | None]:
-    """Every method with its published defaults, the plain model first."""
-    return {"plain": None} | {name: kind() for name, kind in available().items()}
+    """Every method with its published defaults, the plain model first. A guard needs a detector of the model."""
+    return {"plain": None} | {name: kind() for name, kind in available().items() if not kind.wraps}
 
 
 def comparison_rows(summary: Summary) -> list[ComparisonRow]:

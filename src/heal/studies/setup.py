@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any
 
 from heal.bench.run.plan import Settings
 from heal.bench.tasks import catalogue
-from heal.bench.tasks.base import Number, Sample, Task
+from heal.bench.tasks.base import Sample, Task
 from heal.bench.tasks.chair import Chair
 from heal.bench.tasks.chair_mentions import chair_finder
+from heal.bench.tasks.task_views import FirstUnits
 from heal.errors import ConfigError
 from heal.methods import HEAL, Method
 from heal.values import check_types
@@ -138,46 +139,3 @@ class Setup:
         found = {name: getattr(self, name) for name in ("model", "samples", "split", "seed", "max_new_tokens")}
         found |= {"distributions": list(self.distributions), "data": None if self.data is None else str(self.data)}
         return found | {"methods": {name: method_name(method) for name, method in self.methods.items()}}
-
-
-@dataclass(frozen=True)
-class FirstUnits(Task):
-    """The first units (images) of a benchmark, with all questions about each."""
-
-    task: Task
-    units: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("name", "summary", "max_new_tokens", "headline", "higher_is_better", "judged"):
-            object.__setattr__(self, name, getattr(self.task, name))
-
-    @cached_property
-    def _samples(self) -> tuple[Sample, ...]:
-        every = self.task.samples()
-        first = set(list(dict.fromkeys(sample.unit for sample in every))[: self.units])
-        return tuple(sample for sample in every if sample.unit in first)
-
-    def samples(self) -> Sequence[Sample]:
-        return self._samples
-
-    def remarks(self, samples: Sequence[Sample]) -> list[str]:
-        return self.task.remarks(samples)
-
-    def parse(self, sample: Sample, text: str) -> dict[str, Any]:
-        return self.task.parse(sample, text)
-
-    def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        return self.task.counts(samples, parses)
-
-    def score(self, totals: Mapping[str, Number]) -> dict[str, Number]:
-        return self.task.score(totals)
-
-    def counted(self, parse: Mapping[str, Any]) -> bool:
-        return self.task.counted(parse)
-
-    def cuts(self, text: str) -> Sequence[str]:
-        return self.task.cuts(text)
-
-    def note(self, parses: Iterable[Mapping[str, Any]]) -> str:
-        return self.task.note(parses)

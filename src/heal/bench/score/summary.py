@@ -16,7 +16,7 @@ from heal.bench.score.bootstrap import Interval
 from heal.bench.score.equal_recall import EqualRecall, cut_counts, equal_recall
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Counts, Sample, Task, figures, unit_counts
-from heal.bench.tasks.judged import Ask, JudgedTask
+from heal.bench.tasks.judged import Ask
 from heal.errors import ConfigError, RunError, shortened
 
 Parses = Mapping[str, Mapping[str, Any]]
@@ -231,9 +231,7 @@ def _yes_ratio(parses: Parses) -> float:
 
 
 def _parse(task: Task, sample: Sample, text: str, ask: Ask | None) -> dict[str, Any]:
-    if ask is not None and isinstance(task, JudgedTask):
-        return task.judge(sample, text, ask)
-    return task.parse(sample, text)
+    return task.parse(sample, text) if ask is None else task.judge(sample, text, ask)
 
 
 def _figures(task: Task, counts: Mapping[str, Counts], seed: int) -> dict[str, Interval]:

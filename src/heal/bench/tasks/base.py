@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -85,6 +85,10 @@ class Task(ABC):
     @abstractmethod
     def parse(self, sample: Sample, text: str) -> dict[str, Any]:
         """Parse one answer; the result must be JSON-serialisable."""
+
+    def judge(self, sample: Sample, text: str, ask: Callable[..., Any]) -> dict[str, Any]:
+        """Parse one answer with the help of a judge, if the task needs one."""
+        return self.parse(sample, text)
 
     @abstractmethod
     def counts(self, samples: Sequence[Sample], parses: Sequence[Mapping[str, Any]]) -> dict[str, float]:

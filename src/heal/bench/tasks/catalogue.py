@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 from heal import values
 from heal.bench.tasks.base import Task
+from heal.bench.tasks.task_views import TaskView
 from heal.errors import ConfigError, shortened
 
 _PLACES = {
@@ -136,7 +137,9 @@ def _stored(where: str, hint: Any, value: Any) -> Any:
 
 
 def options_of(task: Task) -> Mapping[str, Any]:
-    """The options of a task as JSON values."""
+    """The options of a task as JSON values; of a part of a task, those of the whole."""
+    if isinstance(task, TaskView):
+        return options_of(task.task)
     return {f.name: _plain(getattr(task, f.name)) for f in fields(task)}  # type: ignore[arg-type]
 
 
