@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "trace into a pipe": ([*RUN, "--trace", "pipe"], "it is not an ordinary file"),
     "long image": (["run", "y" * 300, "what?", "--model", "random"], "there is no image at"),
     "long demo folder": (["run", "--out", LONG], "File name too long"),
-    "long method": ([*RUN, "--method", LONG], "choose one of beam, dola, heal"),
+    "long method": ([*RUN, "--method", LONG], "choose one of beam, dola, guard, heal"),
     "long command": ([LONG], "No such command"),
     "device": ([*RUN, "--device", "meta"], "has no weights"),
     "prompt": (["run", "it.png", "\udcff", "--model", "random"], "not text in UTF-8"),

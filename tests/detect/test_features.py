@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heal.detect.features import FAMILIES, TEXT, features, names_of
+from heal.detect.features import FAMILIES, TEXT, features, named, names_of, whole
 from tests.detect.making import HEADS, LAYERS, STEPS, WORDS, measured, prefix, word
 
 
@@ -19,8 +19,27 @@ def test_every_column_has_a_name() -> None:
     for name, family in FAMILIES.items():
         assert found.values[name].shape == (STEPS, len(family.names(LAYERS, HEADS)))
         assert np.isfinite(found.values[name]).all()
-    names = names_of(list(FAMILIES), LAYERS, HEADS)
-    assert len(set(names)) == len(names) == found.matrix(list(FAMILIES)).shape[1]
+    columns = whole(list(FAMILIES), LAYERS, HEADS)
+    names = names_of(columns, LAYERS, HEADS)
+    assert len(set(names)) == len(names) == found.matrix(columns).shape[1]
+
+
+def test_columns_are_found_by_their_names() -> None:
+    found = features(measured(), WORDS)
+    columns = named(["logprob", "margin", "visual share 1.2", "drift"], LAYERS, HEADS)
+    assert names_of(columns, LAYERS, HEADS) == ["logprob", "margin", "visual share 1.2", "drift"]
+    np.testing.assert_array_equal(found.matrix(columns)[:, 2], found.values["share"][:, 5])
+    with pytest.raises(ValueError, match=r"no feature 'visual share 2.0'"):
+        named(["visual share 2.0"], LAYERS, HEADS)
+
+
+def test_attention_of_the_middle_layers() -> None:
+    attention = np.zeros((STEPS, 32, HEADS), np.float32)
+    attention[:, 5:18] = 0.5
+    many: dict[str, Any] = dict.fromkeys(("visual", "language", "total", "contribution", "beta", "gamma"), attention)
+    types = np.full(attention.shape, 4, np.uint8)
+    found = features(measured(**many, visual_attention=attention, types=types), (), ["summary"])
+    assert found.values["summary"][:, -1].tolist() == [0.5] * STEPS
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 6, 7, 8, 11, STEPS])  # no word is cut in two
@@ -73,11 +92,11 @@ def test_drift_of_synergy_heads() -> None:
     types[3, 0, 0], visual[3, 0, 0] = 2, 9.0  # not a synergy head
     types[5] = 3
     told: dict[str, Any] = {"visual": visual, "language": language, "types": types}
-    share, drift = column("synergy", "α_vis", **told), column("synergy", "drift", **told)
+    share, drift = column("summary", "α_vis", **told), column("summary", "drift", **told)
     assert share[:5] == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.5])
     assert np.isnan(share[5])
     assert drift[:4] == pytest.approx([0, 0, 0, 0.25 - 1.75 / 4])
-    assert column("synergy", "language", **told)[5] == 1
+    assert column("summary", "language", **told)[5] == 1
 
 
 def test_heads_that_were_not_measured_are_missing() -> None:
@@ -92,4 +111,4 @@ def test_heads_that_were_not_measured_are_missing() -> None:
 
 def test_an_answer_without_object_words_or_without_tokens() -> None:
     assert features(measured(), ()).values["mention"][:, 0].tolist() == [1] * STEPS
-    assert features(measured(0), ()).matrix(list(FAMILIES)).shape[0] == 0
+    assert features(measured(0), ()).matrix(whole(list(FAMILIES), LAYERS, HEADS)).shape[0] == 0

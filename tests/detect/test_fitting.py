@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 
 from heal.detect.calibration import Isotonic, Platt
-from heal.detect.features import TEXT
-from heal.detect.fitting import Standard, calibration, fit, fit_model, folds, held_out, isotonic
+from heal.detect.features import names_of, whole
+from heal.detect.fitting import Standard, best_column, calibration, fit, fit_model, folds, held_out, isotonic
 from heal.detect.labels import as_arrays, from_arrays, joined
 from heal.errors import DataError
-from tests.detect.making import labelled
+from tests.detect.making import HEADS, LAYERS, labelled
 
 
 def test_the_features_that_matter_get_the_weights() -> None:
-    model = fit_model(labelled(1200), ("probability", "position", "attention"))
-    assert np.argsort(-np.abs(model.weights))[:2].tolist() == [0, 7]
+    model = fit_model(labelled(1200), whole(("probability", "position", "attention"), LAYERS, HEADS)).model
+    assert set(np.argsort(-np.abs(model.weights))[:2].tolist()) == {0, 7}
     assert model.weights[0] < 0
     assert model.weights[7] < 0
 
 
 def test_noise_is_regularised_away() -> None:
-    model = fit_model(labelled(pull=0.0), ("attention", "share", "information"))
+    model = fit_model(labelled(pull=0.0), whole(("attention", "share", "information"), LAYERS, HEADS)).model
     assert np.abs(model.weights).max() < 0.1
 
 
@@ -48,9 +48,24 @@ def test_held_out_scores_of_noise_tell_nothing() -> None:
 def test_a_missing_family_is_left_out() -> None:
     words = labelled()
     words.features.values["agreement"][:] = np.nan
-    levels = [model.families for model in fit(words).models]
-    assert [("agreement" in level, "share" in level) for level in levels] == [(False, True), (False, False)]
-    assert levels[-1] == TEXT
+    assert list(fit(words).models) == ["without hidden states", "text"]
+    assert "without heads" not in fit(words).baselines
+
+
+def test_baselines_have_their_own_features() -> None:
+    names = {name: names_of(own.columns, LAYERS, HEADS) for name, own in fit(labelled()).baselines.items()}
+    assert names["log-probability"] == ["logprob"]
+    assert names["log-probability, position, first mention"] == ["logprob", "step", "new"]
+    assert names["these and α_vis of every head"][2:5] == ["new", "visual share 0.0", "visual share 0.1"]
+    assert len(names["similarity of the word"]) == 1
+    assert not any("visual" in name for name in names["without heads"])
+
+
+def test_the_best_column_is_the_one_that_tells() -> None:
+    rng = np.random.default_rng(0)
+    values, bad = rng.normal(size=(400, 4)), rng.random(400) < 0.4
+    values[:, 2] -= 2 * bad
+    assert best_column(values, bad) == 2
 
 
 def test_scores_of_a_logistic_curve_are_calibrated_by_one() -> None:

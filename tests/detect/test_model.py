@@ -37,7 +37,7 @@ def test_risks_are_probabilities() -> None:
 
 def test_contributions_add_up_to_the_log_odds() -> None:
     features = labelled().features
-    model = detector().models[0]
+    model = detector().models["everything"]
     for step in (0, 5):
         told = detector().contributions(features, step)
         assert [abs(value) for _, value in told] == sorted((abs(value) for _, value in told), reverse=True)
@@ -49,15 +49,15 @@ def test_contributions_add_up_to_the_log_odds() -> None:
 
 def test_a_method_without_heads_gets_the_model_of_the_text() -> None:
     risk = detector().risk(text_only(labelled()))
-    text = detector().models[-1]
+    text = detector().models["text"]
     np.testing.assert_array_equal(risk, text.link.probability(text.scores(labelled().features)))
     assert {name for name, _ in detector().contributions(text_only(labelled()), 0)} == set(text.families)
 
 
 def test_a_single_missing_value_counts_as_average() -> None:
     values = {name: own.copy() for name, own in labelled().features.values.items()}
-    values["synergy"][:, 0] = np.nan
-    found = detector().models[0].terms(Features(values, LAYERS, HEADS))
+    values["summary"][:, 0] = np.nan
+    found = detector().models["everything"].terms(Features(values, LAYERS, HEADS))
     assert np.isfinite(found).all()
     assert (found == 0).all(axis=0).sum() >= 1
 
@@ -90,16 +90,19 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "another file": (lambda r: {"mean": 0.5}, "format"),
     "a list": (lambda r: [1], "format"),
     "a newer format": (lambda r: r.update(heal_detector=2), "format"),
-    "no models": (lambda r: r.update(models=[]), "no models"),
+    "no models": (lambda r: r.update(models={}), "no models"),
     "a missing field": (lambda r: r.pop("threshold") and None, "threshold"),
     "a threshold": (lambda r: r.update(threshold=1.5), "threshold must lie between 0 and 1"),
-    "too few weights": (lambda r: r["models"][0]["weights"].pop() and None, "weights must have .* numbers"),
-    "an infinite weight": (lambda r: r["models"][0]["weights"].__setitem__(0, 1e300), "out of range"),
-    "a string": (lambda r: r["models"][0]["weights"].__setitem__(0, "1"), "weights must be numbers"),
-    "a zero scale": (lambda r: r["models"][0]["scale"].__setitem__(0, 0.0), "scale is not positive"),
-    "other names": (lambda r: r["models"][0]["names"].__setitem__(0, "x"), "fit it again"),
-    "unknown features": (lambda r: r["models"][0].update(families=["magic"]), "unknown features"),
-    "a falling link": (lambda r: r["models"][0]["link"].update(slope=-1.0), "must not be negative"),
+    "too few weights": (
+        lambda r: r["models"]["everything"]["weights"].pop() and None,
+        r"must have \d+ numbers",
+    ),
+    "an infinite weight": (lambda r: r["models"]["everything"]["weights"].__setitem__(0, 1e300), "out of range"),
+    "a string": (lambda r: r["models"]["everything"]["weights"].__setitem__(0, "1"), "weights must be numbers"),
+    "a zero scale": (lambda r: r["models"]["everything"]["scale"].__setitem__(0, 0.0), "scale is not positive"),
+    "other names": (lambda r: r["models"]["everything"]["names"].__setitem__(0, "x"), "no feature 'x'"),
+    "baselines": (lambda r: r.update(baselines=[1]), "items"),
+    "a falling link": (lambda r: r["models"]["everything"]["link"].update(slope=-1.0), "must not be negative"),
     "no layers": (lambda r: r.update(layers=0), "positive integers"),
 }
 

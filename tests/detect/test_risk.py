@@ -9,7 +9,7 @@ import pytest
 
 from heal import VLM, Answer
 from heal.detect import Detector
-from heal.detect.collecting import Setup, collect, world_pictures
+from heal.detect.collecting import Setup, collect
 from heal.detect.features import Features, features
 from heal.detect.fitting import fit
 from heal.detect.labels import Labelled
@@ -150,7 +150,7 @@ def test_without_an_image_there_is_no_risk() -> None:
 def test_the_shipped_detector_finds_hallucinated_words() -> None:
     """A smoke test of its quality; docs/detection.md has the real figures."""
     setup = Setup("test", "world", batch=32, max_new_tokens=80)
-    words = next(collect(embedded(), world_pictures("test", "counter", 32), setup))
+    words = next(collect(embedded(), [World(0, "test", "counter").scene(index) for index in range(32)], setup))
     risk = Detector.of_model(embedded().model).risk(words.features)
     assert risk[words.hallucinated].mean() > risk[~words.hallucinated].mean() + 0.2
 

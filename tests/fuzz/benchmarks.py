@@ -14,9 +14,9 @@ from heal.bench.tasks import catalogue, chair, mme, pope
 from heal.bench.tasks.base import Sample, Task, figures, unit_counts
 from heal.bench.tasks.data_folder import survey
 from heal.bench.tasks.judged import JudgedTask
+from heal.bench.tasks.labelled_files import labelled_files
 from heal.errors import HealError
 from heal.json_values import json_values
-from heal.studies.equilibrium import labelled_files
 from tests.fuzz import odd
 from tests.fuzz.odd import Mutated
 from tests.fuzz.oracle import Draw, check

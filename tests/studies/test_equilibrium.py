@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from heal import VLM
+from heal.bench.tasks.labelled_files import labelled_files
 from heal.errors import DataError
-from heal.studies.equilibrium import coco_finder, labelled_files, measure_equilibrium
+from heal.studies.equilibrium import coco_finder, measure_equilibrium
 from heal.world.mentions import Finder, Mention
 
 

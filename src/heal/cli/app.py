@@ -18,6 +18,7 @@ from heal.cli.calibrate import calibrate
 from heal.cli.check_method import check_method
 from heal.cli.compare import compare
 from heal.cli.data import app as data
+from heal.cli.detect import app as detect
 from heal.cli.evaluate import evaluate
 from heal.cli.listing import lists
 from heal.cli.repeated_options import refuse_repeated
@@ -90,6 +91,7 @@ for _command, _name in (
     _add(_command, _name)
 app.add_typer(score, name="score")
 app.add_typer(data, name="data")
+app.add_typer(detect, name="detect")
 
 
 def main() -> None:

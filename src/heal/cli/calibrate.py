@@ -95,7 +95,8 @@ def _print(found: Equilibrium, out: Path, data: str, output: Format) -> None:
 
 def _source(pictures: Path | None, limit: int) -> tuple[Sequence[Labelled], Find, str]:
     if pictures is not None:
-        from heal.studies.equilibrium import coco_finder, labelled_files
+        from heal.bench.tasks.labelled_files import labelled_files
+        from heal.studies.equilibrium import coco_finder
 
         return labelled_files(pictures)[:limit], coco_finder(), pictures.name
     from heal.world import World

@@ -13,6 +13,7 @@ from heal.cli.output import note
 from heal.errors import ConfigError, PromptError, TraceError
 
 if TYPE_CHECKING:
+    from heal.detect.model import Detector
     from heal.methods.base import Method
     from heal.trace import Trace
     from heal.vlm import VLM
@@ -121,6 +122,13 @@ def method_from(text: str, alpha: float | None) -> Method:
     if method.alpha is not None:
         raise ConfigError(f"alpha is given twice: --alpha {alpha} and {text}")
     return replace(method, alpha=alpha)
+
+
+def detector_from(vlm: VLM, risk: bool, path: Path | None) -> Detector | None:
+    """The detector that `--risk` and `--detector` ask for."""
+    from heal.detect.model import as_detector
+
+    return as_detector(path or risk, vlm.model)
 
 
 def check_prompt(prompt: str) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heal.cli import common
-from heal.cli.output import AsJson, emit, note, say
+from heal.cli.output import AsJson, emit, note
+from heal.cli.risk import as_dict as risks
+from heal.cli.risk import coloured, explain, marked
 from heal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ def run(
     method: common.MethodText = "heal",
     alpha: common.Alpha = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also show the answer of the unmodified model.")] = False,
+    risk: Annotated[
+        bool, typer.Option("--risk", help="Mark the object words that are probably hallucinated, and say why.")
+    ] = False,
+    detector: Annotated[
+        Path | None,
+        typer.Option(help="The detector for --risk, written by `heal detect fit`. Default: that of the checkpoint."),
+    ] = None,
     as_json: AsJson = False,
     trace: common.TracePath = None,
     max_new_tokens: common.MaxNewTokens = 64,
@@ -52,11 +61,13 @@ def run(
             f"--num-beams {num_beams} conflicts with {chosen.name}, which sets it too: give one of them"
         )
     vlm = common.load(model, dtype, device, allow_incomplete)
+    judge = common.detector_from(vlm, risk, detector)
     from heal.tracing import pieces as token_pieces
 
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
-    answer = vlm.generate(image, prompt, method=chosen, trace=trace is not None, **options)
-    plain = vlm.generate(image, prompt, trace=trace is not None, **options) if compare else None
+    options |= {"trace": trace is not None, "risk": judge}
+    answer = vlm.generate(image, prompt, method=chosen, **options)
+    plain = vlm.generate(image, prompt, **options) if compare else None
     traces = {} if trace is None else save_traces(trace, answer, plain)
     if as_json:
         found: dict[str, Any] = {"model": vlm.name, "method": chosen.name, "options": chosen.options()}
@@ -66,10 +77,13 @@ def run(
                 pieces = {"tokens": list(token_pieces(vlm.tokenizer, one.token_ids))}
                 found[name] = as_dict(one) | pieces | {"trace": traces.get(name)}
         return emit(found)
+    colours = coloured()
     if plain is not None:
-        say(f"plain: {plain.text}")
-    say(f"{chosen.name}:  {answer.text}")
+        print(f"plain: {marked(plain, colours)}")
+    print(f"{chosen.name}:  {marked(answer, colours)}")
     note(describe(answer, plain))
+    if answer.judged is not None:
+        note(explain(answer.judged))
 
 
 def save_traces(path: Path, answer: Answer, plain: Answer | None) -> dict[str, str]:
@@ -93,6 +107,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "seconds": answer.seconds,
         "first_token_seconds": answer.first_token_seconds,
         "fired": None if answer.fired is None else dataclasses.asdict(answer.fired),
+        **risks(answer.judged),
         **({"sentences": [dataclasses.asdict(s) for s in answer.sentences]} if answer.sentences else {}),
     }
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from heal import strict_json
 from heal.atomic_write import atomic_write
+from heal.detect.features import FAMILIES, names_of, whole
 from heal.detect.labels import Labelled, as_arrays, from_arrays, joined, label
 from heal.detect.words import finder
 from heal.errors import DataError
@@ -61,6 +62,7 @@ class Setup:
             "batch": self.batch,
             "max_new_tokens": self.max_new_tokens,
             "prompt": self.prompt,
+            "features": names_of(whole(list(FAMILIES), 1, 1), 1, 1),
             "versions": versions(),
         }
         return json.loads(json.dumps(told))
@@ -104,6 +106,14 @@ def _described(vlm: VLM, pictures: Sequence[Picture], setup: Setup, first: int) 
     )
 
 
+def stored(folder: Path) -> Labelled:
+    """All parts in a folder."""
+    parts = sorted(folder.glob("part-*.npz"))
+    if not parts:
+        raise DataError(f"{folder} has no measured features")
+    return joined([_read(path) for path in parts])
+
+
 def _check(folder: Path, record: dict[str, Any]) -> None:
     """Refuse parts of another model, of other images or options."""
     path = folder / SETUP
@@ -125,14 +135,6 @@ def _read(path: Path) -> Labelled:
             return from_arrays({name: stored[name] for name in stored.files})
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise DataError(f"{path} is not a part of measured features: delete it to measure it again") from error
-
-
-def world_pictures(split: str, kind: str, count: int, seed: int = 0) -> list[Picture]:
-    """The first scenes of the miniature world."""
-    from heal.world import World
-
-    world = World(seed, split, kind)  # type: ignore[arg-type]
-    return [world.scene(index) for index in range(count)]
 
 
 def renumbered(labelled: Labelled, offset: int) -> Labelled:

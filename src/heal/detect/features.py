@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,6 +23,8 @@ LEAST_ATTENTION = 1e-3
 SYNERGY = 4
 KINDS = (1, 2, 3, SYNERGY)
 """Head types that are counted: information redundant, visual, language, synergy."""
+MIDDLE = (5 / 32, 18 / 32)
+"""The middle layers, as a share of all layers: layers 5 to 18 of 32 in work on the visual attention ratio (SVAR)."""
 MOST = 3
 """Up to this many earlier mentions of the same object are told apart."""
 
@@ -69,6 +72,18 @@ class Family:
     """The columns at every token. NaN where something was not measured."""
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Some of the columns of a family."""
+
+    family: str
+    at: tuple[int, ...]
+
+    def names(self, layers: int, heads: int) -> list[str]:
+        every = FAMILIES[self.family].names(layers, heads)
+        return [every[index] for index in self.at]
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """Features of every token by family, each [step, column]."""
@@ -81,8 +96,8 @@ class Features:
     def steps(self) -> int:
         return next(iter(self.values.values())).shape[0]
 
-    def matrix(self, families: Sequence[str]) -> Values:
-        return np.concatenate([self.values[name] for name in families], axis=1)
+    def matrix(self, columns: Sequence[Columns]) -> Values:
+        return np.concatenate([self.values[own.family][:, list(own.at)] for own in columns], axis=1)
 
 
 def features(measured: Measurements, words: Sequence[Word], families: Sequence[str] | None = None) -> Features:
@@ -93,9 +108,27 @@ def features(measured: Measurements, words: Sequence[Word], families: Sequence[s
     return Features(found, layers, heads)
 
 
-def names_of(families: Sequence[str], layers: int, heads: int) -> list[str]:
+def whole(families: Sequence[str], layers: int, heads: int) -> tuple[Columns, ...]:
+    """All columns of these families."""
+    return tuple(Columns(name, tuple(range(len(FAMILIES[name].names(layers, heads))))) for name in families)
+
+
+def named(names: Sequence[str], layers: int, heads: int) -> tuple[Columns, ...]:
+    """Columns by name, which must be grouped by family."""
+    places = {
+        name: (family, index)
+        for family, own in FAMILIES.items()
+        for index, name in enumerate(own.names(layers, heads))
+    }
+    if unknown := [name for name in names if name not in places]:
+        raise ValueError(f"there is no feature {unknown[0]!r}")
+    groups = groupby((places[name] for name in names), key=lambda place: place[0])
+    return tuple(Columns(family, tuple(index for _, index in own)) for family, own in groups)
+
+
+def names_of(columns: Sequence[Columns], layers: int, heads: int) -> list[str]:
     """The names of the columns of `Features.matrix`."""
-    return [name for family in families for name in FAMILIES[family].names(layers, heads)]
+    return [name for own in columns for name in own.names(layers, heads)]
 
 
 # ── the distribution and the place of a token ─────────────────────────────────────────────────────────────
@@ -163,8 +196,9 @@ def _attention(measured: Measurements, words: Sequence[Word]) -> np.ndarray:
     return np.log(np.maximum(_flat(measured.visual_attention), LEAST_ATTENTION))
 
 
-def _synergy(measured: Measurements, words: Sequence[Word]) -> np.ndarray:
-    """The mean α_vis of synergy heads, its drift from the running mean, and the share of heads of each type."""
+def _summary(measured: Measurements, words: Sequence[Word]) -> np.ndarray:
+    """The mean α_vis of synergy heads, its drift from the running mean, the share of heads of each type, and the
+    attention to the image in the middle layers."""
     visual, language, types = _flat(measured.visual), _flat(measured.language), _flat(measured.types)
     mixed = (types == SYNERGY) & (visual > 0) & (language > 0)
     whole = np.where(mixed, visual + language, 1.0)
@@ -174,7 +208,10 @@ def _synergy(measured: Measurements, words: Sequence[Word]) -> np.ndarray:
     so_far = np.cumsum(np.where(known, mean, 0.0)) / np.maximum(np.cumsum(known), 1)
     counts = np.stack([(types == kind).mean(1) for kind in KINDS], axis=1)
     counts[np.isnan(visual).all(1)] = np.nan
-    return np.concatenate([np.stack([mean, mean - so_far], axis=1), counts], axis=1)
+    _, layers, _ = measured.visual_attention.shape
+    middle = slice(int(MIDDLE[0] * layers), max(int(MIDDLE[1] * layers), 1))
+    attention = measured.visual_attention[:, middle].mean((1, 2))
+    return np.concatenate([np.stack([mean, mean - so_far], axis=1), counts, attention[:, None]], axis=1)
 
 
 # ── hidden states ─────────────────────────────────────────────────────────────────────────────────────────
@@ -218,10 +255,10 @@ FAMILIES = {
         Family("information", "information of the heads", _each_head("information"), _information),
         Family("attention", "attention to the image", _each_head("visual attention"), _attention),
         Family(
-            "synergy",
+            "summary",
             "drift and types of the heads",
-            _fixed("α_vis", "drift", "information redundant", "visual", "language", "synergy"),
-            _synergy,
+            _fixed("α_vis", "drift", "information redundant", "visual", "language", "synergy", "middle attention"),
+            _summary,
         ),
         Family("agreement", "similarity of the word to the image", _compared("agreement"), _agreement),
         Family("similarity", "similarity of the context to the image", _compared("similarity"), _similarity),
@@ -230,5 +267,5 @@ FAMILIES = {
 """All families, by name."""
 TEXT = ("probability", "position", "mention")
 """Families that every method allows."""
-HEADS = ("share", "information", "attention", "synergy")
+HEADS = ("share", "information", "attention", "summary")
 HIDDEN = ("agreement", "similarity")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from heal.detect.calibration import Isotonic, Link, Platt
-from heal.detect.features import HEADS, HIDDEN, TEXT
+from heal.detect.features import HEADS, HIDDEN, TEXT, Columns, named, whole
 from heal.detect.labels import Labelled
 from heal.detect.model import Detector, LinearModel
+from heal.detect.ranking import auroc
 from heal.errors import DataError
 from heal.extras import optional
 
@@ -23,10 +24,32 @@ with optional():
 FEWEST = 20
 """Minimum number of correct and of hallucinated object words."""
 FOLDS = 5
-STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse regularisation strengths that are compared."""
-LEVELS = ((*TEXT, *HEADS, *HIDDEN), (*TEXT, *HEADS), TEXT)
-"""The families of each model of a detector, most first: methods measure more or less."""
+LEVELS: dict[str, tuple[str, ...]] = {
+    "everything": (*TEXT, *HEADS, *HIDDEN),
+    "without hidden states": (*TEXT, *HEADS),
+    "text": TEXT,
+}
+"""The families of each model of a detector, most first: methods and models allow to measure more or less."""
+PLACE = ("logprob", "step", "new")
+BASELINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "log-probability": ((), ("logprob",)),
+    "entropy": ((), ("entropy",)),
+    "margin": ((), ("margin",)),
+    "position": ((), ("step",)),
+    "visual attention (SVAR)": ((), ("middle attention",)),
+    "α_vis of synergy heads": ((), ("α_vis",)),
+    "α_vis of every head": (("share",), ()),
+    "visual attention of every head": (("attention",), ()),
+    "log-probability, position, first mention": ((), PLACE),
+    "these and α_vis of every head": (("share",), PLACE),
+    "without heads": ((*TEXT, *HIDDEN), ()),
+    "without visual share and information": ((*TEXT, "attention", *HIDDEN), ()),
+}
+"""Models to compare a detector with: their families, and the names of single features."""
+BEST_OF = {"similarity of the hidden state (GLSim-like)": "similarity", "similarity of the word": "agreement"}
+"""Baselines of one feature: the best one of a family on the words that they are fitted to."""
 POINTS = 50
 """Maximum number of points of an isotonic curve."""
 
@@ -50,9 +73,18 @@ class Standard:
         return np.nan_to_num((values - self.mean) / self.scale, nan=0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model with the regularisation that was chosen and its AUROC, both on held-out images."""
+
+    model: LinearModel
+    strength: float
+    auroc: float
+
+
 def fit(
     labelled: Labelled,
-    levels: Sequence[Sequence[str]] = LEVELS,
+    levels: Mapping[str, Sequence[str]] = LEVELS,
     words: str = "coco",
     options: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
@@ -61,12 +93,21 @@ def fit(
 ) -> Detector:
     """A detector with one model for each level whose features were measured at all."""
     check_enough(labelled)
-    usable = [level for level in levels if _measured(labelled, level)]
-    models = tuple(fit_model(labelled, tuple(level), seed) for level in usable)
     shape = labelled.features
+    usable = {name: own for name, own in levels.items() if _measured(labelled, own)}
+    models = {name: fit_model(labelled, whole(own, shape.layers, shape.heads), seed) for name, own in usable.items()}
+    others = {name: fit_model(labelled, columns, seed) for name, columns in baselines(labelled).items()}
     told = {"captions": labelled.captions, "words": len(labelled), "hallucinated": int(labelled.hallucinated.sum())}
+    quality = {name: {"auroc": own.auroc, "strength": own.strength} for name, own in {**models, **others}.items()}
     return Detector(
-        models, shape.layers, shape.heads, words, threshold, options or {}, {**told, "seed": seed, **(source or {})}
+        {name: own.model for name, own in models.items()},
+        shape.layers,
+        shape.heads,
+        words,
+        threshold,
+        options or {},
+        {**told, "seed": seed, **(source or {}), "cross-validation": quality},
+        {name: own.model for name, own in others.items()},
     )
 
 
@@ -87,18 +128,40 @@ def _measured(labelled: Labelled, level: Sequence[str]) -> bool:
     return all(not np.isnan(labelled.features.values[name]).all() for name in level)
 
 
+def baselines(labelled: Labelled) -> dict[str, tuple[Columns, ...]]:
+    """The features of each baseline, as far as they were measured."""
+    shape = labelled.features
+    found = {}
+    for name, (families, names) in BASELINES.items():
+        columns = (*named(names, shape.layers, shape.heads), *whole(families, shape.layers, shape.heads))
+        if all(not np.isnan(shape.values[own.family]).all() for own in columns):
+            found[name] = columns
+    for name, family in BEST_OF.items():
+        values = shape.values[family]
+        if not np.isnan(values).all():
+            found[name] = (Columns(family, (best_column(values, labelled.hallucinated),)),)
+    return found
+
+
+def best_column(values: np.ndarray, hallucinated: np.ndarray) -> int:
+    """The column that tells hallucinated words from others best by itself."""
+    ranks = [abs(auroc(column, hallucinated) - 0.5) for column in np.nan_to_num(values).T]
+    return int(np.argmax(ranks))
+
+
 def fit_model(
-    labelled: Labelled, families: Sequence[str], seed: int = 0, strengths: Sequence[float] = STRENGTHS
-) -> LinearModel:
-    """Logistic regression of the words on these families."""
-    values = labelled.features.matrix(families).astype(np.float64)
+    labelled: Labelled, columns: Sequence[Columns], seed: int = 0, strengths: Sequence[float] = STRENGTHS
+) -> Fitted:
+    """Logistic regression of the words on these features."""
+    values = labelled.features.matrix(columns).astype(np.float64)
     scores = {strength: held_out(labelled, values, strength, seed) for strength in strengths}
     losses = {strength: log_loss(sigmoid(own), labelled.hallucinated) for strength, own in scores.items()}
     best = min(losses, key=losses.__getitem__)
     standard = Standard.of(values)
     weights, bias = regression(standard.applied(values), labelled.hallucinated, best)
     link = calibration(scores[best], labelled.hallucinated, labelled.picture, seed)
-    return LinearModel(tuple(families), standard.mean, standard.scale, weights, bias, link)
+    model = LinearModel(tuple(columns), standard.mean, standard.scale, weights, bias, link)
+    return Fitted(model, best, auroc(scores[best], labelled.hallucinated))
 
 
 def held_out(labelled: Labelled, values: np.ndarray, strength: float, seed: int = 0) -> np.ndarray:

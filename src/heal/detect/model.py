@@ -15,7 +15,7 @@ from jaxtyping import Float
 from heal import strict_json
 from heal.atomic_write import atomic_write
 from heal.detect.calibration import Link, link_from
-from heal.detect.features import FAMILIES, Features, names_of
+from heal.detect.features import FAMILIES, Columns, Features, named, names_of
 from heal.engine.transformers_api import checkpoint_name
 from heal.errors import ConfigError
 
@@ -30,29 +30,32 @@ LARGEST = 1e6
 class LinearModel:
     """Weights of standardised features, and the link from the weighted sum to a probability."""
 
-    families: tuple[str, ...]
+    columns: tuple[Columns, ...]
     mean: Float[np.ndarray, " column"]
     scale: Float[np.ndarray, " column"]
     weights: Float[np.ndarray, " column"]
     bias: float
     link: Link
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        return tuple(own.family for own in self.columns)
+
     def usable(self, features: Features) -> np.ndarray:
         """[step] whether something of every family was measured."""
-        found = [~np.isnan(features.values[name]).all(axis=1) for name in self.families]
+        found = [~np.isnan(features.values[own.family][:, list(own.at)]).all(axis=1) for own in self.columns]
         return np.logical_and.reduce(found)
 
     def terms(self, features: Features) -> np.ndarray:
         """[step, column] the contribution of each feature to the weighted sum. A missing feature contributes 0."""
-        standard = (features.matrix(self.families).astype(np.float64) - self.mean) / self.scale
+        standard = (features.matrix(self.columns).astype(np.float64) - self.mean) / self.scale
         return np.nan_to_num(standard, nan=0.0) * self.weights
 
     def scores(self, features: Features) -> np.ndarray:
         return self.terms(features).sum(axis=1) + self.bias
 
-    def widths(self, features: Features) -> list[int]:
-        """The number of columns of each family."""
-        return [features.values[name].shape[1] for name in self.families]
+    def probability(self, features: Features) -> np.ndarray:
+        return self.link.probability(self.scores(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,8 @@ class Detector:
     methods other than HEAL measure no heads.
     """
 
-    models: tuple[LinearModel, ...]
+    models: Mapping[str, LinearModel]
+    """By name, the one with the most features first."""
     layers: int
     heads: int
     words: str = "coco"
@@ -74,15 +78,17 @@ class Detector:
     """The options of HEAL that measured the heads."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """How it was fitted: model, data, number of words, seed, versions."""
+    baselines: Mapping[str, LinearModel] = field(default_factory=dict)
+    """Models of other features that were fitted to the same words, for comparison."""
 
     def risk(self, features: Features) -> Float[np.ndarray, " step"]:
         """The risk of an object word at each token. NaN if not even its probability is known."""
         self.check(features.layers, features.heads)
         risk = np.full(features.steps, np.nan)
-        for model in self.models:
+        for model in self.models.values():
             open_steps = np.isnan(risk) & model.usable(features)
             if open_steps.any():
-                risk[open_steps] = model.link.probability(model.scores(features))[open_steps]
+                risk[open_steps] = model.probability(features)[open_steps]
         return risk
 
     def contributions(self, features: Features, step: int) -> list[tuple[str, float]]:
@@ -90,17 +96,17 @@ class Detector:
         one = Features(
             {name: own[step : step + 1] for name, own in features.values.items()}, features.layers, features.heads
         )
-        model = next((m for m in self.models if bool(m.usable(one)[0])), None)
+        model = next((m for m in self.models.values() if bool(m.usable(one)[0])), None)
         if model is None:
             return []
-        edges = np.cumsum(model.widths(one))[:-1]
+        edges = np.cumsum([len(own.at) for own in model.columns])[:-1]
         sums = [float(part.sum()) * model.link.slope for part in np.split(model.terms(one)[0], edges)]
         return sorted(zip(model.families, sums, strict=True), key=lambda pair: -abs(pair[1]))
 
     @property
     def families(self) -> tuple[str, ...]:
         """All families that some model uses."""
-        return tuple(name for name in FAMILIES if any(name in model.families for model in self.models))
+        return tuple(name for name in FAMILIES if any(name in model.families for model in self.models.values()))
 
     def check(self, layers: int, heads: int) -> None:
         if (layers, heads) != (self.layers, self.heads):
@@ -120,7 +126,8 @@ class Detector:
             "threshold": self.threshold,
             "options": dict(self.options),
             "source": dict(self.source),
-            "models": [_record(model, self.layers, self.heads) for model in self.models],
+            "models": {name: _record(own, self.layers, self.heads) for name, own in self.models.items()},
+            "baselines": {name: _record(own, self.layers, self.heads) for name, own in self.baselines.items()},
         }
         atomic_write(path, json.dumps(record) + "\n")
 
@@ -131,7 +138,11 @@ class Detector:
         record = strict_json.read(Path(path), ConfigError)
         try:
             return _detector(record)
-        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+        except KeyError as error:
+            raise ConfigError(
+                f"{path} is not a detector written by this version's `heal detect fit`: it has no {error}"
+            ) from error
+        except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise ConfigError(f"{path} is not a detector written by `heal detect fit`: {error}") from error
 
     @classmethod
@@ -161,8 +172,7 @@ def as_detector(given: Any, model: Any) -> Detector | None:
 
 def _record(model: LinearModel, layers: int, heads: int) -> dict[str, Any]:
     return {
-        "families": list(model.families),
-        "names": names_of(model.families, layers, heads),
+        "names": names_of(model.columns, layers, heads),
         "mean": _rounded(model.mean),
         "scale": _rounded(model.scale),
         "weights": _rounded(model.weights),
@@ -179,7 +189,7 @@ def _detector(record: Any) -> Detector:
     if not isinstance(record, dict) or record.get("heal_detector") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
     layers, heads = _count(record["layers"]), _count(record["heads"])
-    models = tuple(_model(told, layers, heads) for told in record["models"])
+    models = {str(name): _model(told, layers, heads) for name, told in record["models"].items()}
     if not models:
         raise ValueError("it has no models")
     threshold = record["threshold"]
@@ -188,21 +198,18 @@ def _detector(record: Any) -> Detector:
     words, options, source = record["words"], record["options"], record["source"]
     if not isinstance(words, str) or not isinstance(options, dict) or not isinstance(source, dict):
         raise TypeError("words must be a string, options and source objects")
-    return Detector(models, layers, heads, words, float(threshold), options, source)
+    baselines = {str(name): _model(told, layers, heads) for name, told in record["baselines"].items()}
+    return Detector(models, layers, heads, words, float(threshold), options, source, baselines)
 
 
 def _model(told: Mapping[str, Any], layers: int, heads: int) -> LinearModel:
-    families = tuple(told["families"])
-    if unknown := [name for name in families if name not in FAMILIES]:
-        raise ValueError(f"it uses unknown features ({unknown[0]!r}): update heal")
-    names = names_of(families, layers, heads)
-    if list(told["names"]) != names:
-        raise ValueError("its features have other names than those of this version: fit it again")
+    names = list(told["names"])
+    columns = named(names, layers, heads)
     mean, scale, weights = (_numbers(told[name], len(names), name) for name in ("mean", "scale", "weights"))
     if (scale <= 0).any():
         raise ValueError("a scale is not positive")
     bias = _numbers([told["bias"]], 1, "bias")[0]
-    return LinearModel(families, mean, scale, weights, float(bias), link_from(told["link"]))
+    return LinearModel(columns, mean, scale, weights, float(bias), link_from(told["link"]))
 
 
 def _numbers(values: Sequence[Any], count: int, what: str) -> np.ndarray:

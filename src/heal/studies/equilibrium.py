@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from heal import strict_json
 from heal.bench.tasks.chair_mentions import chair_finder
 from heal.errors import DataError
 from heal.methods.equilibrium import Equilibrium
@@ -16,32 +13,6 @@ from heal.methods.heal import HEAL
 from heal.studies.objects import Find, Labelled, describe
 from heal.vlm import VLM
 from heal.world.mentions import mentions
-
-
-@dataclass(frozen=True)
-class LabelledFile:
-    """An image file with known objects."""
-
-    image: Path
-    objects: frozenset[str]
-
-
-def labelled_files(path: Path) -> list[LabelledFile]:
-    """Read JSON Lines of {"image": path, "objects": [category, …]}; paths are relative to the file."""
-    found = []
-    for number, record in strict_json.lines(strict_json.read_text(path), path):
-        try:
-            objects = record["objects"]
-            if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
-                raise TypeError("objects must be a list of names")
-            if not isinstance(record["image"], str) or not record["image"].strip():
-                raise TypeError("image must be the name of a file")
-            found.append(LabelledFile(path.parent / record["image"], frozenset(objects)))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DataError(
-                f'{path}, line {number}: give {{"image": path, "objects": [category, …]}} on each line ({error})'
-            ) from error
-    return found
 
 
 def coco_finder() -> Find:
