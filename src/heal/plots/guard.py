@@ -25,12 +25,12 @@ def against_recall(lines: Mapping[str, Curve], points: Mapping[str, tuple[Interv
         recall, chair = zip(*curve, strict=True)
         axes.plot(recall, chair, style, color="#333333", linewidth=1.4, label=name)
     colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
-    for number, (name, (recall, chair)) in enumerate(points.items()):
+    for number, (name, (found, wrong)) in enumerate(points.items()):
         axes.errorbar(
-            [recall.value],
-            [chair.value],
-            xerr=bars([recall]),
-            yerr=bars([chair]),
+            [found.value],
+            [wrong.value],
+            xerr=bars([found]),
+            yerr=bars([wrong]),
             marker=MARKERS[number % len(MARKERS)],
             color=colours[number % len(colours)],
             linestyle="none",

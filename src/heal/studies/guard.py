@@ -191,7 +191,7 @@ def _notes(setup: Setup) -> tuple[str, ...]:
     )
 
 
-def _lines(curve: Sequence[Row], distribution: str) -> dict[str, Curve]:
+def _lines(curve: Sequence[Row], distribution: str) -> Mapping[str, Curve]:
     found: dict[str, list[tuple[float, float]]] = {}
     for row in curve:
         if row.labels["distribution"] == distribution:
