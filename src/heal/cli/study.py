@@ -151,7 +151,7 @@ def _setup(
 
 
 def _with_data(studies: Sequence[Study], setup: Setup, leave_out: bool) -> list[Study]:
-    """The studies whose data is there. Missing data is an error before a model is loaded, or the study is left out."""
+    """The studies whose data is there. The others are an error before a model is loaded, or are left out."""
     missing = {study.name: reason for study in studies if (reason := study.missing(setup))}
     found = [study for study in studies if study.name not in missing]
     if missing and not (leave_out and found):

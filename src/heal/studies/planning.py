@@ -106,7 +106,9 @@ def cost_name(method: Method) -> str:
 def planned(parts: Sequence[Wanted], speed: Speed) -> list[PartPlan]:
     """Samples, tokens and hours of all parts."""
     return [
-        PartPlan(w.study.name, "", 0, 0, 0, math.nan, w.problem) if w.part is None else _planned(w.study, w.part, speed)
+        PartPlan(w.study.name, "", 0, 0, 0, math.nan, w.problem)
+        if w.part is None
+        else _planned(w.study, w.part, speed)
         for w in parts
     ]
 
