@@ -46,5 +46,5 @@ def differences(panels: Sequence[Panel], ours: Sequence[str] = ()) -> Figure:
         axes.set_xlabel(f"difference to plain ({better} is better)", fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.grid(alpha=0.25, axis="x")
-    grid[0].set_ylim(len(names) - 0.5, -0.5)
+    grid[0].set_ylim(max(1, len(names)) - 0.5, -0.5)
     return figure

@@ -38,7 +38,7 @@ class Column:
     paper: str
     """Its name in paper.json."""
     digits: int = 1
-    scale: float = 1.0
+    scale: float | int = 1
     """Factor of the paper's figure, if its unit is another one."""
 
     def printed(self, figures: Mapping[str, Any]) -> float | None:

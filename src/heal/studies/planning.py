@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from heal.bench.run.names import method_name
@@ -206,9 +207,14 @@ def total_hours(parts: Sequence[PartPlan]) -> float:
     return sum((part.hours for part in parts if not part.problem), start=0.0)
 
 
+@lru_cache(maxsize=1)
+def _example() -> Setup:
+    return Setup(samples=100)
+
+
 def cost_line(study: Study) -> str:
     """The cost of a study in the miniature world, for the list."""
-    setup = Setup(samples=100)
+    setup = _example()
     if study.missing(setup):
         return "needs official data"
     parts = study.parts(setup)

@@ -131,6 +131,16 @@ class Setup:
 
     def task(self, benchmark: str, distribution: str) -> Task:
         """A benchmark by its official name (pope, chair, mme, mmhal, llava-bench, blink-twice)."""
+        if (benchmark, distribution) not in self._tasks:
+            self._tasks[benchmark, distribution] = self._make(benchmark, distribution)
+        return self._tasks[benchmark, distribution]
+
+    @cached_property
+    def _tasks(self) -> dict[tuple[str, str], Task]:
+        """Scenes are drawn once, and official files are read once."""
+        return {}
+
+    def _make(self, benchmark: str, distribution: str) -> Task:
         if self.data is not None:
             task = catalogue.make(benchmark, self.data, {})
             return task if self.samples is None else FirstUnits(task, self.samples)
