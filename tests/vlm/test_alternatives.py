@@ -69,4 +69,3 @@ def test_a_calibrated_answer_has_those_of_the_calibrated_distributions() -> None
     answer = ask(vlm, method=HEAL(alpha=0.3, interval=2), trace=True, do_sample=False)
     top = np.exp(answer.trace.alternative_logprobs[:, 0])
     np.testing.assert_allclose(np.exp(answer.logprobs) - top, answer.trace.margin, atol=1e-5)
-
