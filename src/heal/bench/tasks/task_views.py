@@ -67,6 +67,19 @@ class FirstUnits(TaskView):
 
 
 @dataclass(frozen=True)
+class HalfOfUnits(TaskView):
+    """Every second unit (image) of a benchmark, with all questions about each: two disjoint parts."""
+
+    second: bool = False
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        every = self.task.samples()
+        half = set(list(dict.fromkeys(sample.unit for sample in every))[int(self.second) :: 2])
+        return tuple(sample for sample in every if sample.unit in half)
+
+
+@dataclass(frozen=True)
 class AcrossUnits(TaskView):
     """The first sample of every unit, then the second of every unit, and so on: neighbours show different images."""
 
