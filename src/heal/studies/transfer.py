@@ -307,7 +307,7 @@ def conclusion(difference: Interval, benchmark: str) -> str:
 def _notes(setup: Setup) -> tuple[str, ...]:
     form = chosen(setup)
     images = (
-        "on every second image, and used on the others"
+        "on the first half of the images, and used on the other"
         if on_halves(setup)
         else "on as many images of the validation split, and used on the test split"
     )

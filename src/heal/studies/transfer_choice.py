@@ -11,7 +11,7 @@ from heal.analysis.taxonomy import HeadType
 from heal.bench.score import bootstrap
 from heal.bench.score.bootstrap import Interval
 from heal.bench.tasks.base import Sample, Task, ratio
-from heal.bench.tasks.task_views import AcrossUnits, HalfOfUnits
+from heal.bench.tasks.task_views import AcrossUnits, FirstUnits, LaterUnits
 from heal.studies.parts import Measured, Measurement, Records
 from heal.studies.setup import Setup
 from heal.studies.statistics import FEWEST
@@ -73,14 +73,19 @@ def on_halves(setup: Setup) -> bool:
 def choosing(setup: Setup, place: Place) -> Task:
     """The task on which α is chosen."""
     if on_halves(setup):
-        return HalfOfUnits(setup.task(place.benchmark, place.distribution))
+        task = setup.task(place.benchmark, place.distribution)
+        return FirstUnits(task, half(task))
     return replace(setup, split="validation").task(place.benchmark, place.distribution)
 
 
 def using(setup: Setup) -> dict[str, Task]:
     """The tasks on which every α is used."""
     tasks = setup.tasks(*BENCHMARKS)
-    return {name: HalfOfUnits(task, True) for name, task in tasks.items()} if on_halves(setup) else tasks
+    return {name: LaterUnits(task, half(task)) for name, task in tasks.items()} if on_halves(setup) else tasks
+
+
+def half(task: Task) -> int:
+    return max(1, len({sample.unit for sample in task.samples()}) // 2)
 
 
 # ── what is measured ──────────────────────────────────────────────────────────────────────────────────────

@@ -67,16 +67,17 @@ class FirstUnits(TaskView):
 
 
 @dataclass(frozen=True)
-class HalfOfUnits(TaskView):
-    """Every second unit (image) of a benchmark, with all questions about each: two disjoint parts."""
+class LaterUnits(TaskView):
+    """The units (images) of a benchmark after the first ones, with all questions about each."""
 
-    second: bool = False
+    units: int = 1
+    """Number of units that are left out."""
 
     @cached_property
     def _samples(self) -> tuple[Sample, ...]:
         every = self.task.samples()
-        half = set(list(dict.fromkeys(sample.unit for sample in every))[int(self.second) :: 2])
-        return tuple(sample for sample in every if sample.unit in half)
+        later = set(list(dict.fromkeys(sample.unit for sample in every))[self.units :])
+        return tuple(sample for sample in every if sample.unit in later)
 
 
 @dataclass(frozen=True)
