@@ -9,6 +9,7 @@ import pytest
 from heal import VLM
 from heal.analysis.taxonomy import HeadType
 from heal.bench.score.bootstrap import Interval
+from heal.errors import ConfigError
 from heal.methods import HEAL
 from heal.methods.equilibrium import Equilibrium
 from heal.studies.parts import Evaluation, Measured, Measurement, Records
@@ -161,6 +162,11 @@ def test_alpha_is_never_chosen_on_the_images_that_it_is_used_on(split, benchmark
     own = {s.unit for s in setup.task(benchmark, "natural").samples()}
     assert {s.unit for s in off.samples()} <= own
     assert len(own) == 6
+
+
+def test_one_image_has_no_halves():
+    with pytest.raises(ConfigError, match="at least 2 images"):
+        parts(replace(SETUP, samples=1, split="validation"))
 
 
 def test_questions_are_measured_at_their_first_token():

@@ -12,6 +12,7 @@ from heal.bench.score import bootstrap
 from heal.bench.score.bootstrap import Interval
 from heal.bench.tasks.base import Sample, Task, ratio
 from heal.bench.tasks.task_views import AcrossUnits, FirstUnits, LaterUnits
+from heal.errors import ConfigError
 from heal.studies.parts import Measured, Measurement, Records
 from heal.studies.setup import Setup
 from heal.studies.statistics import FEWEST
@@ -85,7 +86,13 @@ def using(setup: Setup) -> dict[str, Task]:
 
 
 def half(task: Task) -> int:
-    return max(1, len({sample.unit for sample in task.samples()}) // 2)
+    """Half of the number of images."""
+    images = len({sample.unit for sample in task.samples()})
+    if images < 2:
+        raise ConfigError(
+            "transfer chooses α on one half of the images and uses it on the other: give at least 2 images (--samples)"
+        )
+    return images // 2
 
 
 # ── what is measured ──────────────────────────────────────────────────────────────────────────────────────
