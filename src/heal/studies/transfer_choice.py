@@ -90,7 +90,7 @@ def half(task: Task) -> int:
     images = len({sample.unit for sample in task.samples()})
     if images < 2:
         raise ConfigError(
-            "transfer chooses α on one half of the images and uses it on the other: give at least 2 images (--samples)"
+            "transfer chooses α on one half of the images and uses it on the other: give at least 2 images"
         )
     return images // 2
 
