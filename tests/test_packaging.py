@@ -104,7 +104,7 @@ def test_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() == commands.keys()
-    extras = {"eval": "eval", "compare": "plots", "report": "eval", "run": "plots", "score": "eval", "chair": "chair"}
+    extras = {"eval": "eval", "compare": "plots", "report": "eval", "run": "eval", "score": "eval", "chair": "chair"}
     for name, (code, text) in found.items():
         assert code == 2, text
         assert f'pip install ".[{extras[name]}]"' in text, name

@@ -12,6 +12,7 @@ from heal.cli.demo_figures import HEADINGS, Figures, Named, corrected, figures
 from heal.cli.output import Table, note, say, show
 from heal.errors import ConfigError
 from heal.escape import visible
+from heal.extras import require
 
 if TYPE_CHECKING:
     from heal.generate import Answer
@@ -56,6 +57,7 @@ def demo(method: Method | None, folder: Path, scenes: int = SCENES) -> None:
 
     The default methods are HEAL, with the settings chosen for this model, and the guard.
     """
+    require("xxhash")  # of the studies, whose setting of HEAL is used
     import torch
 
     from heal.atomic_write import atomic_write
