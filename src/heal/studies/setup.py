@@ -116,7 +116,7 @@ class Setup:
 
     @cached_property
     def _missing(self) -> dict[str, str]:
-        """Official files are large, so they are checked once."""
+        """By benchmark, because official files are large."""
         return {}
 
     def _problem(self, benchmark: str) -> str:
@@ -141,7 +141,7 @@ class Setup:
 
     @cached_property
     def _tasks(self) -> dict[tuple[str, str], Task]:
-        """Scenes are drawn once, and official files are read once."""
+        """One per benchmark and distribution, because scenes are drawn and official files are read when it is used."""
         return {}
 
     def _make(self, benchmark: str, distribution: str) -> Task:
