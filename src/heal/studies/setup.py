@@ -141,7 +141,7 @@ class Setup:
 
     @cached_property
     def _tasks(self) -> dict[tuple[str, str], Task]:
-        """One per benchmark and distribution, because scenes are drawn and official files are read when it is used."""
+        """One per benchmark and distribution: each draws its scenes or reads its files."""
         return {}
 
     def _make(self, benchmark: str, distribution: str) -> Task:
