@@ -17,7 +17,7 @@ from heal.extras import EXTRAS, optional, require
 
 ROOT = Path(heal.__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-GUARDED = {"cli": "cli", "plots": "plots", "kernels": "gpu"}
+GUARDED = {"app": "app", "cli": "cli", "plots": "plots", "kernels": "gpu"}
 """Subpackages and their extra. Their __init__, or what imports them, checks for it before anything else."""
 IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "lmms-eval": "lmms_eval"}
 
@@ -143,7 +143,7 @@ def test_every_extra_has_its_packages() -> None:
     assert declared == EXTRAS
     everything = re.fullmatch(r"heal-mllm\[(.*)\]", *PROJECT["optional-dependencies"]["all"])
     assert everything is not None
-    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"lmms", "gpu"}
+    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"app", "gpu", "lmms"}
     assert "heal-mllm[all]" in PROJECT["optional-dependencies"]["dev"]
 
 

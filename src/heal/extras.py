@@ -10,6 +10,7 @@ from heal.errors import MissingPackageError
 
 EXTRAS = {
     "accelerate": "eval",
+    "gradio": "app",
     "httpx": "eval",
     "lmms_eval": "lmms",
     "matplotlib": "plots",
