@@ -97,6 +97,7 @@ def test_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
         "report": ["report", *out, "--to", str(tmp_path / "results.md")],
         "run": ["run", *out],
         "score": ["score", "run", str(tmp_path)],
+        "app": ["app", "--port", "0"],
         "chair": ["score", "chair", "--captions", str(captions), "--objects", str(objects), "--lemmatizer", "nltk"],
     }
     refused = tuple(package for package, extra in EXTRAS.items() if extra != "cli")
@@ -104,7 +105,15 @@ def test_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() == commands.keys()
-    extras = {"eval": "eval", "compare": "plots", "report": "eval", "run": "plots", "score": "eval", "chair": "chair"}
+    extras = {
+        "app": "app",
+        "eval": "eval",
+        "compare": "plots",
+        "report": "eval",
+        "run": "plots",
+        "score": "eval",
+        "chair": "chair",
+    }
     for name, (code, text) in found.items():
         assert code == 2, text
         assert f'pip install ".[{extras[name]}]"' in text, name
@@ -172,7 +181,7 @@ def test_every_import_is_declared_and_optional_ones_are_guarded() -> None:
         for package, top in imports(path):
             if package in sys.stdlib_module_names or package in {"heal", *base}:
                 continue
-            brought = {"loguru": "lmms_eval"}.get(package, package)
+            brought = {"loguru": "lmms_eval", "starlette": "gradio"}.get(package, package)
             assert brought in EXTRAS, f"{place} imports {package}, which pyproject.toml does not declare"
             guarded = GUARDED.get(place.parts[0]) == EXTRAS[brought]
             assert not top or guarded, f"{place} imports {package} at its top: use `with optional()`"

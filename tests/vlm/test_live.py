@@ -52,7 +52,9 @@ def test_values_are_those_of_the_complete_answer(embedded: VLM, method: str | No
 
 def test_a_search_of_its_own_has_no_values(embedded: VLM) -> None:
     view = World(0, "validation").scene(0)
-    with embedded.stream(view.image, PROMPT, method="opera:beams=2", risk=True, live=True, max_new_tokens=6) as stream:
+    with embedded.stream(
+        view.image, PROMPT, method="opera:beams=2", risk=True, live=True, max_new_tokens=6
+    ) as stream:
         list(stream)
     assert stream.so_far.tokens
     assert (stream.so_far.risk, stream.so_far.share) == ((), ())

@@ -31,7 +31,7 @@ class Panel:
     """One answer, complete or not."""
 
     name: str
-    so_far: SoFar = SoFar()
+    so_far: SoFar
     answer: Answer | None = None
 
 
@@ -101,7 +101,7 @@ class Answerer:
         for name, method in runs:
             done = progress.panels
             with ticket.using(self._stream(asked, method)) as stream:
-                progress = replace(progress, message=f"Generating: {name} …", panels=(*done, Panel(name)))
+                progress = replace(progress, message=f"Generating: {name} …", panels=(*done, Panel(name, SoFar())))
                 yield progress
                 drawn = 0.0
                 for _ in stream:
@@ -109,7 +109,7 @@ class Answerer:
                         yield replace(progress, panels=(*done, Panel(name, stream.so_far)))
                         drawn = time.monotonic()
                 answer = stream.answer
-            progress = replace(progress, panels=(*done, Panel(name, SoFar(), answer)))
+            progress = replace(progress, panels=(*done, Panel(name, self._complete(answer), answer)))
             if ticket.cancelled:
                 break
         answers = {panel.name: panel.answer for panel in progress.panels if panel.answer is not None}
@@ -129,6 +129,16 @@ class Answerer:
             max_new_tokens=asked.tokens,
             do_sample=False,
         )
+
+    def _complete(self, answer: Answer) -> SoFar:
+        """A complete answer with its risks or visual shares, in the form of a growing one."""
+        assert answer.trace is not None
+        special = set(self.vlm.tokenizer.all_special_ids)
+        pairs = zip(answer.token_ids, answer.trace.tokens, strict=True)
+        tokens = tuple("" if token in special else text for token, text in pairs)
+        if answer.risk is not None:
+            return SoFar(tokens, risk=answer.risk)
+        return SoFar(tokens, share=tuple(answer.trace.mean_alpha().tolist()))
 
     def _notes(self, asked: Asked) -> Iterator[str]:
         if self.vlm.knows == "scenes" and unlike_scenes(asked.image):

@@ -19,31 +19,6 @@ ROUTE = "heal"
 PAGE = "answer.html"
 SUFFIX = ".safetensors"
 
-CSS = """
-:root { --heal-risk: light-dark(#ffb38a, #8f3d0e); --heal-share: light-dark(#8fd8bf, #0d6049);
-  --heal-wrong: light-dark(#b33a00, #ff9a66); }
-body { color-scheme: light; }
-body.dark { color-scheme: dark; }
-.gradio-container { max-width: 1320px !important; margin: 0 auto !important; }
-#head h1 { font-size: 1.5rem; margin: 0; }
-#head p, .heal-facts, .heal-legend { opacity: .8; font-size: .9rem; margin: .15rem 0; }
-#status p { margin: 0; padding: .5rem .75rem; border-radius: 6px; background: var(--background-fill-secondary); }
-#status .heal-error { color: var(--heal-wrong); border: 1px solid currentColor; font-weight: 600; }
-.heal-answer { margin: 0 0 1.1rem; }
-.heal-answer h3 { font-size: 1rem; margin: 0 0 .2rem; }
-.heal-text { font-size: 1.12rem; line-height: 1.75; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
-.heal-text span { border-radius: 3px; padding: 1px 0; }
-.heal-risk span { background: color-mix(in srgb, var(--heal-risk) calc(var(--v) * 1%), transparent); }
-.heal-share span { background: color-mix(in srgb, var(--heal-share) calc(var(--v) * 1%), transparent); }
-.heal-text .heal-wrong { text-decoration: underline wavy var(--heal-wrong) 2px; text-underline-offset: 4px; }
-.heal-legend i { display: inline-block; width: 90px; height: .8em; border-radius: 3px; margin: 0 .4em; vertical-align: -1px; }
-.heal-legend i.risk { background: linear-gradient(to right, transparent, var(--heal-risk)); }
-.heal-legend i.share { background: linear-gradient(to right, transparent, var(--heal-share)); }
-#examples img { image-rendering: pixelated; }
-#view iframe { display: block; }
-#links a { margin-right: 1.2rem; text-decoration: underline; }
-"""
-
 
 def status(progress: Progress) -> str:
     """One line about what is going on. Errors are announced at once by screen readers."""
@@ -56,14 +31,13 @@ def status(progress: Progress) -> str:
 def live(progress: Progress, find: Find) -> str:
     """All answers so far, shaded."""
     parts = [panel(one, progress.objects, find) for one in progress.panels]
-    kind = _kind(_shown(progress.panels[0])) if progress.panels else ""
+    kind = _kind(progress.panels[-1].so_far) if progress.panels else ""
     return "".join([*parts, _legend(kind, progress.objects is not None)]) if parts else ""
 
 
 def panel(one: Panel, objects: Collection[str] | None, find: Find) -> str:
     """One answer with its shading, and facts if it is complete."""
-    shown = _shown(one)
-    kind = _kind(shown)
+    shown, kind = one.so_far, _kind(one.so_far)
     values = getattr(shown, kind) if kind else ()
     facts = "" if one.answer is None else f'<p class="heal-facts">{html.escape(facts_of(one.answer))}</p>'
     busy = "true" if one.answer is None else "false"
@@ -103,7 +77,8 @@ def facts_of(answer: Answer) -> str:
         parts.append("cut at the maximum length")
     if answer.fired is not None:
         fired = answer.fired
-        parts.append(f"changed {fired.steps} steps" if fired else f"unchanged because {fired.reason}")
+        steps = max(count, answer.sentences[-1].stop if answer.sentences else 0)
+        parts.append(f"changed in {fired.steps} of {steps} steps" if fired else f"unchanged because {fired.reason}")
     parts += [f"left out: “{one.text.strip()}”" for one in answer.sentences if not one.kept]
     return " · ".join(parts)
 
@@ -117,24 +92,6 @@ def links(answered: Answered) -> str:
         f'<a href="{base}{quote(name)}" download="{html.escape(name)}">{html.escape(title)}</a>'
         for name, title in zip(names, titles, strict=True)
     )
-
-
-def _shown(one: Panel) -> SoFar:
-    """The tokens of a panel with their values."""
-    answer = one.answer
-    if answer is None or answer.trace is None:
-        return one.so_far
-    risk = () if answer.risk is None else answer.risk
-    return SoFar(_visible(answer), risk, () if risk else tuple(answer.trace.mean_alpha().tolist()))
-
-
-def _visible(answer: Answer) -> tuple[str, ...]:
-    """The tokens of a complete answer without special ones at its end."""
-    assert answer.trace is not None
-    tokens = list(answer.trace.tokens)
-    while tokens and "".join(tokens).strip() != answer.text and "".join(tokens[:-1]).strip().startswith(answer.text):
-        tokens.pop()
-    return tuple(tokens)
 
 
 def _kind(shown: SoFar) -> str:
@@ -158,5 +115,5 @@ def _legend(kind: str, marked: bool) -> str:
     }
     parts = [meanings[kind]] if kind else []
     if marked:
-        parts.append("<span class='heal-text'><span class='heal-wrong'>wavy</span></span>: the picture does not show it")
+        parts.append("<span class='heal-wrong'>wavy</span>: the picture does not show it")
     return f'<p class="heal-legend">{" · ".join(parts)}</p>' if parts else ""

@@ -17,6 +17,10 @@ from heal.errors import HealError
 from heal.studies.objects import PROMPT
 from heal.view import component
 
+SHOW_ANSWER = """() => {
+  if (innerWidth < 700) document.querySelector("#status").scrollIntoView({behavior: "smooth"});
+}"""
+"""On a narrow window the answer is below the options."""
 SWEEP, AGE = 300, 3600
 """Every so many seconds, uploads older than this are deleted."""
 MOST_WAITING = 16
@@ -24,6 +28,7 @@ MOST_WAITING = 16
 HEIGHT = 900
 """Of the view, in pixels."""
 TOKENS = 128
+EXAMPLES = "<p>Natural scenes, and counter scenes, which contradict what the model expects:</p>"
 WAITING = Progress("Waiting for the model …")
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "undocumented"}
@@ -33,7 +38,16 @@ def theme() -> gr.themes.Default:
     """Fonts of the system: nothing is fetched."""
     fonts = [gr.themes.Font(name) for name in ("system-ui", "Segoe UI", "Roboto", "sans-serif")]
     mono = [gr.themes.Font(name) for name in ("ui-monospace", "monospace")]
-    return gr.themes.Default(primary_hue="blue", secondary_hue="blue", font=fonts, font_mono=mono)
+    found = gr.themes.Default(primary_hue="blue", secondary_hue="blue", font=fonts, font_mono=mono)
+    # the colours of the theme have too little contrast
+    return found.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
+    )
 
 
 class Page:
@@ -69,10 +83,12 @@ class Page:
             elem_id="picture",
         )
         if self.examples:
+            gr.HTML(EXAMPLES, elem_classes="heal-note")
             labels = [one.label for one in self.answerer.examples.all]
             self.gallery = gr.Gallery(
                 list(zip(self.examples, labels, strict=True)),
-                label="Examples: natural scenes, and counter scenes, which contradict what the model expects",
+                label="Examples",
+                show_label=False,
                 columns=4,
                 height="auto",
                 object_fit="contain",
@@ -87,12 +103,18 @@ class Page:
         )
         self.method = gr.Dropdown(list(self.answerer.names), value="heal", label="Method", elem_id="method")
         with gr.Row():
-            self.ask = gr.Button("Ask", variant="primary", min_width=90, elem_id="ask")
-            self.both = gr.Button("Compare with plain", min_width=150, elem_id="compare")
-            self.stop = gr.Button("Stop", variant="stop", min_width=90, interactive=False, elem_id="stop")
+            self.ask = gr.Button("Ask", variant="primary", scale=2, min_width=60, elem_id="ask")
+            self.both = gr.Button("Compare with plain", scale=3, min_width=60, elem_id="compare")
+            self.stop = gr.Button("Stop", scale=2, min_width=60, interactive=False, elem_id="stop")
         alpha, one_sided = self.answerer.suggested
         self.alpha = gr.Slider(
-            0.05, 0.95, alpha, step=0.05, label="α", info="HEAL: target visual share of synergy heads", elem_id="alpha"
+            0.05,
+            0.95,
+            alpha,
+            step=0.05,
+            label="α",
+            info="HEAL: target visual share of synergy heads",
+            elem_id="alpha",
         )
         self.interval = gr.Slider(
             1, LONGEST_INTERVAL, 10, step=1, label="Interval", info="HEAL: tokens between refreshes of the head types"
@@ -108,6 +130,7 @@ class Page:
         ]  # fmt: skip
         shown, buttons = [self.status, self.live, self.links, self.view], [self.ask, self.both, self.stop]
         for button, answer in ((self.ask, self._answer), (self.both, self._compare)):
+            button.click(None, js=SHOW_ANSWER)
             asked = button.click(self._asked, None, [*buttons, *shown], **AT_ONCE)
             done = asked.then(
                 answer,
@@ -121,9 +144,7 @@ class Page:
             )
             done.then(self._ended, None, buttons, **AT_ONCE)
         self.stop.click(self._stop, None, None, **AT_ONCE)
-        self.picture.upload(
-            self._uploaded, [self.picture], [self.picture, self.status], preprocess=False, **AT_ONCE
-        )
+        self.picture.upload(self._uploaded, [self.picture], [self.picture, self.status], preprocess=False, **AT_ONCE)
         self.method.change(self._chosen, [self.method], [self.alpha, self.interval, self.one_sided], **AT_ONCE)
         if self.examples:
             self.gallery.select(self._example, None, [self.picture, self.status], **AT_ONCE)

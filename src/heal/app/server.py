@@ -21,11 +21,11 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from heal.app.answering import Answerer
 from heal.app.asking import MOST_BYTES
 from heal.app.downloads import route
-from heal.app.markup import CSS
 from heal.app.sessions import Sessions
 from heal.errors import ConfigError, HealError
 from heal.vlm import VLM
 
+STYLE = Path(__file__).with_name("app.css")
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]
 """Names that requests may use: a page of another name cannot reach the app through a browser."""
@@ -57,7 +57,7 @@ def serve(vlm: VLM, port: int, started: Callable[[str], Any]) -> None:
             "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)],
         }
         try:
-            _launch(blocks, free_port(port), folder, theme=theme(), css=CSS, app_kwargs=app_kwargs)
+            _launch(blocks, free_port(port), folder, theme=theme(), css_paths=STYLE, app_kwargs=app_kwargs)
             started(blocks.local_url)
             threading.Thread(target=_warm, args=(answerer,), name="heal-warm", daemon=True).start()
             while True:

@@ -8,7 +8,7 @@ import typer
 
 from heal.cli import common
 from heal.cli.output import note, say
-from heal.extras import require
+from heal.extras import require_installed
 
 PORT = 7860
 
@@ -25,7 +25,7 @@ def app(
 
     The page is served on this computer only. Ctrl-C ends it.
     """
-    require("gradio")
+    require_installed("gradio")  # it is imported when its settings are in the environment
     from heal.app import serve
     from heal.app.server import free_port
 
