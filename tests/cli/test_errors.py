@@ -207,7 +207,7 @@ def test_demo_announces_itself_before_importing_torch(tmp_path: Path) -> None:
     process = start("run", "--out", str(tmp_path / "demo"), env=os.environ | {"PYTHONPATH": path})
     _, err = process.communicate(timeout=60)
     first, *_, last = err.splitlines()
-    assert first.startswith("demo: the small model of this package describes a drawn scene")
+    assert first.startswith("demo: the small model of this package describes drawn scenes")
     assert last == "torch was imported"
 
 

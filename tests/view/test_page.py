@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from heal.errors import ConfigError
-from heal.view import answer_data, component, page
+from heal.view import answer_data, component, page, summary_data
 from heal.view.page import program, source
 from tests.view.traces import HOSTILE, plain, trace
 
@@ -102,6 +102,18 @@ def test_a_component_is_a_sandboxed_frame_with_the_same_page() -> None:
 def test_several_objects_make_one_page() -> None:
     text = page(answer_data(plain()), answer_data(trace(), title="second"))
     assert [one["title"] for one in json.loads(Elements(text).texts["script"][0])] == ["What is this?", "second"]
+
+
+def test_a_summary_stands_above_other_views() -> None:
+    rows = [["plain", HOSTILE], ["heal", "2"]]
+    text = page(summary_data("figures", ["", "objects"], rows, below=["a line"]), answer_data(trace()))
+    first, second = json.loads(Elements(text).texts["script"][0])
+    assert (first["kind"], second["kind"]) == ("summary", "answer")
+    assert first["rows"][1] == ["heal", "2"]
+    assert "<p>heal | 2</p>" in text
+    assert HOSTILE not in text
+    with pytest.raises(ConfigError, match="has 1 cells, but there are 2 headings"):
+        summary_data("figures", ["", "objects"], [["plain"]])
 
 
 def test_other_formats_are_refused() -> None:

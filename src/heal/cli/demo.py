@@ -1,16 +1,15 @@
-"""The demo of `heal run`: the embedded model describes an unlikely scene, plain and with a method."""
+"""The demo of `heal run`: what the embedded model names in many scenes, plain and with methods, and one example."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heal.cli.common import EMBEDDED, check_writable, load
-from heal.cli.output import note, say
-from heal.cli.run import describe
+from heal.cli.demo_figures import HEADINGS, Figures, Named, corrected, figures
+from heal.cli.output import Table, note, say, show
 from heal.errors import ConfigError
 from heal.escape import visible
 from heal.extras import require
@@ -18,143 +17,160 @@ from heal.extras import require
 if TYPE_CHECKING:
     from heal.generate import Answer
     from heal.methods.base import Method
-    from heal.plots.mix import Marked
-    from heal.studies.objects import ObjectToken
     from heal.vlm import VLM
     from heal.world import View
 
-SCENE = 0
-"""Index in the validation split of the counter distribution."""
-MANY = 32
-"""Number of further scenes to count hallucinations in."""
-ENLARGED = 4
+    Methods = Mapping[str, Method | None]
+
+SCENES = 128
+"""Scenes of each kind that are counted."""
+FIRST = 10_000
+"""The first scene of the validation split that is used. No setting and no detector was fitted on it or on later ones.
+"""
+EXAMPLE = 10_039
+"""The first unlikely scene from FIRST on in which only the plain answer hallucinates, and both methods name every
+true object that it names."""
 TOKENS = 128
+BATCH = 64
+PAGE = "index.html"
+BELOW = (
+    "Hallucinated: named, but not in the scene. Each object counts once per scene.",
+    "In brackets: 95 % bootstrap interval. If it contains 0, the difference may be chance.",
+)
+CHOSEN = "chosen because it shows the effect: only the plain answer hallucinates, and no true object is lost"
+OTHERWISE = "chosen because HEAL and the guard help there"
+"""If the rule does not hold, because another method is shown."""
 
 
 def announce(method: str, folder: Path) -> None:
     """Tell immediately, before slow imports, what the demo does and where it writes."""
-    check_writable(folder, "the images", folder=True)
+    check_writable(folder, "the page", folder=True)
+    named = "HEAL and with guard" if method == "heal" else method
     note(
-        f"demo: the small model of this package describes a drawn scene, plain and with {method}, "
-        f"then {MANY} more.\nImages are written to {folder}. This takes about half a minute; loading …"
+        f"demo: the small model of this package describes drawn scenes, plain, with {named}.\n"
+        f"The page is written to {folder / PAGE}. This takes about a minute; loading …"
     )
 
 
-def demo(method: Method | None, folder: Path) -> None:
-    """Print both answers with hallucinated objects marked and the drift of the synergy heads, and write three images.
+def demo(method: Method | None, folder: Path, scenes: int = SCENES) -> None:
+    """Print how many objects are hallucinated in many scenes and one example, and write both to a page.
 
-    The default method is HEAL with the settings chosen for this model on the validation split.
+    The default methods are HEAL, with the settings chosen for this model, and the guard.
     """
-    require("matplotlib", "scipy")
+    require("xxhash")  # of the studies, whose setting of HEAL is used
     import torch
 
+    from heal.atomic_write import atomic_write
+    from heal.methods import Guard
     from heal.studies.comparison import EMBEDDED_HEAL
-    from heal.studies.objects import PROMPT, label
-    from heal.world import World
+    from heal.view import page
 
     torch.set_num_threads(1)  # more threads do not speed up so small a model
-    method = method or EMBEDDED_HEAL
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    compared = {"HEAL": EMBEDDED_HEAL, "guard": Guard()} if method is None else {method.name: method}
+    methods: Methods = {"plain": None, **compared}
     vlm = load(EMBEDDED, "auto", None)
-    world = World(0, "validation", "counter")
-    view = world.scene(SCENE)
-    found: dict[str, tuple[Answer, list[ObjectToken]]] = {}
-    for name, given in (("plain", None), (method.name, method)):
-        answer = vlm.generate(view.image, PROMPT, method=given, trace=True, max_new_tokens=TOKENS, do_sample=False)
-        assert answer.trace is not None
-        found[name] = (answer, label(0, answer.trace, vlm.tokenizer, view.objects))
-    with _writing(folder):
-        image = _write(view, found, folder)
-    say(f"image: {image}")
-    say(f"it shows: {', '.join(sorted(view.objects))}")
-    say(f"prompt: {PROMPT}\n")
-    for name, (answer, tokens) in found.items():
-        wrong = [t for t in tokens if not t.correct]
-        print(f"{name}: {marked(answer, wrong)}")  # contains colour codes
-        hallucinated = ", ".join(dict.fromkeys(t.category for t in wrong)) or "nothing"
-        correct = len({t.category for t in tokens if t.correct})
-        say(f"  hallucinated: {hallucinated}; correct: {correct} of {len(view.objects)} objects")
-        shares = drift(tokens)
-        say(f"  {shares}\n" if shares else "")
-    say(describe(found[method.name][0], found["plain"][0]))
-    views = [world.scene(i) for i in range(MANY)]
-    say(f"one scene proves little; totals over the first {MANY} such scenes (docs/results.md has thousands):")
-    for name, given in (("plain", None), (method.name, method)):
-        say(f"  {name}: {count_objects(vlm, views, given)}")
-    say(f"images: {', '.join(sorted(str(p) for p in folder.glob('*.png')))}")
+    answers = example(vlm, methods)
+    found = figures(count(vlm, methods, scenes))
+    title = f"{2 * scenes} drawn scenes described by the small model of this package"
+    kinds = f"{scenes} with usual and {scenes} with unlikely combinations of objects; nothing was fitted on them"
+    say(f"{title}\n({kinds})")
+    show(Table(HEADINGS, found.rows))
+    say("\n".join(BELOW) + "\n")
+    print_example(answers, found)
+    html = page(*page_data(answers, found, title, kinds), title="heal: demo")
+    try:
+        written = atomic_write(folder / PAGE, html)
+    except OSError as error:
+        raise ConfigError(f"the page cannot be written to {folder}: {error.strerror}") from error
+    say(f"open {written} in a browser: every word of the example, its risk, and the heads behind it")
 
 
-def count_objects(vlm: VLM, views: list[View], method: Method | None) -> str:
-    """Count hallucinated and correctly named objects over many scenes, in one line."""
+def example_scene() -> View:
+    from heal.world import World
+
+    return World(0, "validation", "counter").scene(EXAMPLE)
+
+
+def example(vlm: VLM, methods: Methods) -> dict[str, Answer]:
+    """The answers to the example, with traces and risks."""
     from heal.studies.objects import PROMPT
-    from heal.world.mentions import mentions
 
-    images, prompts = [view.image for view in views], [PROMPT] * len(views)
-    answers = vlm.generate(images, prompts, method=method, max_new_tokens=TOKENS, do_sample=False)
-    named = [{mention.category for mention in mentions(answer.text)} for answer in answers]
-    wrong = [len(names - view.objects) for names, view in zip(named, views, strict=True)]
-    right = sum(len(names & view.objects) for names, view in zip(named, views, strict=True))
-    present = sum(len(view.objects) for view in views)
-    return (
-        f"{sum(wrong)} objects hallucinated in {sum(map(bool, wrong))} of {len(views)} descriptions; "
-        f"{right} of {present} objects correct"
-    )
+    image = example_scene().image
+    options: dict[str, Any] = {"trace": True, "risk": True, "max_new_tokens": TOKENS, "do_sample": False}
+    return {name: vlm.generate(image, PROMPT, method=method, **options) for name, method in methods.items()}
 
 
-def marked(answer: Answer, wrong: list[ObjectToken]) -> str:
+def count(vlm: VLM, methods: Methods, scenes: int) -> dict[str, list[Named]]:
+    """What each method names in the scenes of both kinds, in the same order."""
+    from heal.cli.progress import progress
+    from heal.studies.objects import PROMPT
+    from heal.world import World
+
+    worlds = [World(0, "validation", kind) for kind in ("natural", "counter")]
+    views = [world.scene(FIRST + i) for world in worlds for i in range(scenes)]
+    named: dict[str, list[Named]] = {name: [] for name in methods}
+    done = 0
+    with progress("answers") as report:
+        for start in range(0, len(views), BATCH):
+            part = views[start : start + BATCH]
+            images, prompts = [view.image for view in part], [PROMPT] * len(part)
+            for name, method in methods.items():
+                report(name, done, len(views) * len(methods))
+                answers = vlm.generate(images, prompts, method=method, max_new_tokens=TOKENS, do_sample=False)
+                pairs = zip(answers, part, strict=True)
+                named[name] += [Named.of(answer.text, view.objects) for answer, view in pairs]
+                done += len(part)
+        report("all", done, len(views) * len(methods))
+    return named
+
+
+def print_example(answers: Mapping[str, Answer], found: Figures) -> None:
+    objects = example_scene().objects
+    say(f"One scene, {reason(answers)}.\n{found.corrected}\nThe scene shows: {', '.join(sorted(objects))}\n")
+    for name, answer in answers.items():
+        print(f"{name}: {marked(answer.text, objects)}")  # contains colour codes
+        for line in left_out(answer):
+            say(f"  {line}")
+    say()
+
+
+def reason(answers: Mapping[str, Answer]) -> str:
+    """Why this scene is shown."""
+    objects = example_scene().objects
+    named = {name: Named.of(answer.text, objects) for name, answer in answers.items()}
+    plain, *others = named.values()
+    return CHOSEN if all(corrected(plain, other) for other in others) else OTHERWISE
+
+
+def left_out(answer: Answer) -> list[str]:
+    """The sentences that a guard left out, with the reason."""
+    return [
+        f"left out (risk {sentence.risk:.2f}: {sentence.word}): {sentence.text.strip()}"
+        for sentence in answer.sentences
+        if not sentence.kept and sentence.risk is not None
+    ]
+
+
+def marked(text: str, objects: frozenset[str]) -> str:
     """The text with hallucinated names in red, or in [!…!] if the output has no colours."""
     from heal.world.mentions import mentions
 
     before, after = ("\x1b[1;31m", "\x1b[0m") if sys.stdout.isatty() else ("[!", "!]")
-    names, text, end, parts = {t.category for t in wrong}, answer.text, 0, []
+    end, parts = 0, []
     for mention in mentions(text):
-        if mention.category in names:
+        if mention.category not in objects:
             parts += [visible(text[end : mention.start]), before, text[mention.start : mention.stop], after]
             end = mention.stop
     return "".join([*parts, visible(text[end:])])
 
 
-def drift(tokens: list[ObjectToken]) -> str:
-    """Mean visual share of the synergy heads at correct and at hallucinated names. Empty if it was not measured."""
-    import numpy as np
+def page_data(answers: Mapping[str, Answer], found: Figures, title: str, kinds: str) -> list[dict[str, Any]]:
+    """The figures, and below them the view of the example."""
+    from heal.view import answer_data, summary_data
 
-    from heal.studies.drift import mean_alpha
-
-    def mean(correct: bool) -> str:
-        values = [x for t in tokens if t.correct == correct and not np.isnan(x := mean_alpha(t))]
-        return f"{np.mean(values):.2f}" if values else "–"
-
-    right, wrong = mean(True), mean(False)
-    if right == wrong == "–":
-        return ""
-    return f"visual share of the synergy heads: {right} at correct names, {wrong} at hallucinated ones"
-
-
-def _write(view: View, found: dict[str, tuple[Answer, list[ObjectToken]]], folder: Path) -> Path:
-    """Write the scene, the map of head types and the plot of the visual share in both answers."""
-    from heal.plots import head_map, mix_over_tokens, save
-
-    size = (view.image.width * ENLARGED, view.image.height * ENLARGED)
-    view.image.resize(size).save(image := folder / "scene.png")
-    answers = {name: _marks(*pair) for name, pair in found.items()}
-    trace = answers["plain"].trace
-    save(head_map(trace.types[0], "Head types at the first token"), folder / "heads.png")
-    save(mix_over_tokens(answers), folder / "mix.png")
-    return image
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"the images cannot be written to {folder}: {error.strerror}") from error
-
-
-def _marks(answer: Answer, tokens: list[ObjectToken]) -> Marked:
-    from heal.plots.mix import Marked
-
-    assert answer.trace is not None
-    steps = {kind: [t.step for t in tokens if t.correct == kind] for kind in (True, False)}
-    return Marked(answer.trace, correct=steps[True], hallucinated=steps[False])
+    notes = [f"One scene, {reason(answers)}. {found.corrected}"]
+    notes += [f"{name} {line}" for name, answer in answers.items() for line in left_out(answer)]
+    return [
+        summary_data(title, HEADINGS, found.rows, notes=[f"{kinds.capitalize()}."], below=BELOW),
+        answer_data(answers, objects=example_scene().objects, title="One example", notes=notes),
+    ]

@@ -36,7 +36,7 @@ def run(
     as_json: AsJson = False,
     trace: common.TracePath = None,
     max_new_tokens: common.MaxNewTokens = 64,
-    out: Annotated[Path, typer.Option(help="Folder for the images of the demo.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the page of the demo.")] = Path("demo"),
     num_beams: Annotated[
         int, typer.Option(min=1, max=common.MOST_BEAMS, help="Number of beams for beam search.")
     ] = 1,

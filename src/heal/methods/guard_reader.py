@@ -10,7 +10,7 @@ from heal.engine.generation import Generation
 from heal.errors import UnsupportedError
 from heal.measured import TokenValues
 from heal.methods.guard_risk import RiskSource
-from heal.methods.guard_sentences import Judged, ObjectWord, Risk, judged, object_word, sentence_spans
+from heal.methods.guard_sentences import Judged, Risk, judged, sentence_spans, words_in
 from heal.token_spans import Span, decoded, token_spans
 
 
@@ -47,18 +47,10 @@ class SentenceReader:
         if not spans:
             return []
         tokens = token_spans(tokenizer, answer.ids)
-        words = self._words(text, spans, tokens)
+        words = words_in(text, spans, tokens, self.source.words.find)
         asked = self._asked_for(generation, answer.sample)
         risks = map(Risk, words, self.source.risks(generation, values(), words) if words else ())
         return judged(text, spans, tokens, [risk for risk in risks if risk.word.category not in asked])
-
-    def _words(self, text: str, spans: list[Span], tokens: list[Span]) -> list[ObjectWord]:
-        words = []
-        for number, (first, last) in enumerate(spans):
-            # what follows a sentence must not change how it is read
-            found = [mention for mention in self.source.words.find(text[:last]) if mention.start >= first]
-            words += [object_word(m.category, text, (m.start, m.stop), tokens, number) for m in found]
-        return words
 
     def _asked_for(self, generation: Generation[Any], sample: int) -> frozenset[str]:
         """The objects that the question names: an answer may speak of them."""

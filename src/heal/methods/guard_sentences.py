@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from heal.engine.answers import Kept, Sentence
 from heal.token_spans import Span, tokens_between
+from heal.world.mentions import Mention
 
 _ENDS = re.compile(r"[.!?][\"')\]]*(?=\s)|(?<=\S)(?=\n)")
 _NUMBER = re.compile(r"\s*\d+\.")
@@ -72,6 +73,18 @@ def object_word(category: str, text: str, span: Span, tokens: Sequence[Span], se
     """A mention at these characters of an answer with these tokens."""
     own = tokens_between(tokens, *span)
     return ObjectWord(category, text[slice(*span)], own.start, own.stop, sentence)
+
+
+def words_in(
+    text: str, sentences: Sequence[Span], tokens: Sequence[Span], find: Callable[[str], list[Mention]]
+) -> list[ObjectWord]:
+    """All mentions of objects in these sentences, in order."""
+    words = []
+    for number, (first, last) in enumerate(sentences):
+        # what follows a sentence must not change how it is read
+        found = [mention for mention in find(text[:last]) if mention.start >= first]
+        words += [object_word(m.category, text, (m.start, m.stop), tokens, number) for m in found]
+    return words
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ __all__ = [
 
 ORDER = (
     "table1", "table2", "recent", "heads-by-token", "head-maps", "within-interval", "interval", "alpha", "causality",
-    "masking", "measures", "replacement", "thresholds", "normality", "theory", "pid", "transfer", "cost",
+    "masking", "measures", "replacement", "thresholds", "normality", "theory", "pid", "transfer", "cost", "guard",
 )  # fmt: skip
 """The order of the list and of `heal study all`. Others come last."""
 

@@ -18,7 +18,10 @@ from heal.view.format import FORMAT, VERSION
 
 Theme = Literal["auto", "light", "dark"]
 THEMES = ("auto", "light", "dark")
-SCRIPTS = ("data.js", "figures.js", "maps.js", "text.js", "heads.js", "answer.js", "table.js", "run.js", "view.js")
+SCRIPTS = (
+    "data.js", "figures.js", "maps.js", "text.js", "heads.js", "answer.js", "table.js", "run.js", "summary.js",
+    "view.js",
+)  # fmt: skip
 """In this order they are one program."""
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 """Written as escapes, so that no text in the data can end its element or start another."""
@@ -81,7 +84,8 @@ def policy(script: str, style: str) -> str:
 
 def plain_text(data: Mapping[str, Any]) -> list[str]:
     """What a reader without JavaScript sees."""
-    return [str(data["title"]), *(f"{one['name']}: {one['text']}" for one in data.get("answers", ()))]
+    rows = (" | ".join(row) for row in (data["headings"], *data["rows"])) if data["kind"] == "summary" else ()
+    return [str(data["title"]), *rows, *(f"{one['name']}: {one['text']}" for one in data.get("answers", ()))]
 
 
 @lru_cache(maxsize=1)

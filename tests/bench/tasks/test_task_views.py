@@ -6,7 +6,7 @@ from heal.bench.score.summary import rescore
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.judged import JudgedTask
 from heal.bench.tasks.mmhal import MmHal
-from heal.bench.tasks.task_views import AcrossUnits, FirstUnits
+from heal.bench.tasks.task_views import AcrossUnits, FirstUnits, LaterUnits
 from heal.vlm import VLM
 
 
@@ -26,6 +26,12 @@ def test_first_units():
     first = FirstUnits(pope(), 2)
     assert list(first.samples()) == [s for s in pope().samples() if s.unit in {x.unit for x in first.samples()}]
     assert len({s.unit for s in first.samples()}) == 2
+
+
+def test_later_units_are_the_others():
+    first, later = FirstUnits(pope(), 2), LaterUnits(pope(), 2)
+    assert [*first.samples(), *later.samples()] == list(pope().samples())
+    assert len({s.unit for s in later.samples()}) == 1
 
 
 def test_a_run_of_a_part_can_be_scored_again(tmp_path):

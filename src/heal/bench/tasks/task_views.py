@@ -67,6 +67,20 @@ class FirstUnits(TaskView):
 
 
 @dataclass(frozen=True)
+class LaterUnits(TaskView):
+    """The units (images) of a benchmark after the first ones, with all questions about each."""
+
+    units: int = 1
+    """Number of units that are left out."""
+
+    @cached_property
+    def _samples(self) -> tuple[Sample, ...]:
+        every = self.task.samples()
+        later = set(list(dict.fromkeys(sample.unit for sample in every))[self.units :])
+        return tuple(sample for sample in every if sample.unit in later)
+
+
+@dataclass(frozen=True)
 class AcrossUnits(TaskView):
     """The first sample of every unit, then the second of every unit, and so on: neighbours show different images."""
 

@@ -47,17 +47,23 @@ function helpBox() {
       h("p", {}, "✕ and a wavy line: an object that the picture does not show. A thin box: tokens that the other answer lacks.")));
 }
 
+/** @param {any} data */
+function viewOf(data) {
+  if (data.kind === "run") return new RunView(data);
+  return data.kind === "summary" ? new SummaryView(data) : new AnswerView(data);
+}
+
 function main() {
   const root = document.getElementById("view");
   const data = /** @type {any[]} */ (JSON.parse(document.getElementById("data")?.textContent ?? "[]"));
   if (!root) return;
-  const views = data.map((one) => (one.kind === "run" ? new RunView(one) : new AnswerView(one)));
+  const views = data.map(viewOf);
   views.forEach((view, i) => {
     const model = data[i].kind === "answer" ? data[i].answers[0]?.model : "";
     const notes = (data[i].notes ?? []).map((/** @type {string} */ line) => h("p", { class: "lead" }, line));
     const tools = i === 0 ? h("div", { class: "page-tools" }, helpBox(), themeButton(views)) : null;
     root.append(h("header", { class: "page-head" },
-      h("div", {}, h("p", { class: "kicker" }, `heal · ${data[i].kind === "run" ? "run" : "answer"}${model ? ` · ${model}` : ""}`),
+      h("div", {}, h("p", { class: "kicker" }, `heal · ${data[i].kind}${model ? ` · ${model}` : ""}`),
         h(i === 0 ? "h1" : "h2", {}, data[i].title), ...notes), tools));
     root.append(view.element);
   });
