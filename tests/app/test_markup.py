@@ -24,6 +24,7 @@ def shades(text: str) -> dict[str, int | None]:
 
 def test_words_have_their_highest_risk_or_mean_share() -> None:
     values = (0.0, 0.5, 0.2, 0.9, NAN, 0.254)
+    assert shades(markup.words(("a", " dog", ""), (0.1, 0.2, 1.0), "risk", None, mentions))["dog"] == 20
     risk = markup.words(TOKENS, values, "risk", None, mentions)
     assert shades(risk) == {"A": 0, "blue": 50, "kite": 90, "and": None, "a": 25, "dog.": None}
     assert shades(markup.words(TOKENS, values, "share", None, mentions))["kite"] == 55

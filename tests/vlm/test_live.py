@@ -1,6 +1,7 @@
 """Streams that are followed: tokens so far with the values that the complete answer has."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def followed(stream: object) -> Iterator[SoFar]:
 @pytest.mark.parametrize("risk", [True, False])
 def test_values_are_those_of_the_complete_answer(embedded: VLM, method: str | None, risk: bool) -> None:
     view = World(0, "validation", "counter").scene(0)
-    options = {"method": method, "trace": True, "risk": risk, "max_new_tokens": 48, "do_sample": False}
+    options: dict[str, Any] = {"method": method, "trace": True, "risk": risk, "max_new_tokens": 48, "do_sample": False}
     with embedded.stream(view.image, PROMPT, live=True, **options) as stream:
         seen = list(followed(stream))
         answer = stream.answer

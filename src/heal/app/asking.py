@@ -15,7 +15,7 @@ from heal.methods.base import Method, available
 from heal.methods.parsing import parse
 from heal.vlm import VLM
 
-MOST_BYTES = 20_000_000
+MOST_BYTES = 20 * 2**20
 """Of an uploaded file."""
 MOST_TOKENS = 512
 MOST_SIGNS = 4_000
@@ -90,7 +90,7 @@ def picture_of(given: Any, folder: Path) -> Image.Image:
     if not path.is_file():
         raise ImageError("the picture is no longer there, because uploads are deleted after a while: upload it again")
     if path.stat().st_size > MOST_BYTES:
-        raise ImageError(f"{name} is larger than {MOST_BYTES // 1_000_000} MB: make it smaller")
+        raise ImageError(f"{name} is larger than {MOST_BYTES // 2**20} MB: make it smaller")
     try:
         return open_image(path)
     except ImageError as error:

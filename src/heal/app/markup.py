@@ -58,7 +58,7 @@ def words(
     for own in _groups(tokens):
         word = "".join(tokens[index] for index in own)
         start, stop = at + len(word) - len(word.lstrip()), at + len(word)
-        known = [values[i] for i in own if i < len(values) and not math.isnan(values[i])]
+        known = [values[i] for i in own if tokens[i].strip() and i < len(values) and not math.isnan(values[i])]
         value = 0.0 if not known else max(known) if kind == "risk" else sum(known) / len(known)
         marked = any(m.start < stop and m.stop > start for m in wrong)
         space = word[: len(word) - len(word.lstrip())] if at else ""
