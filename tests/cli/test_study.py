@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from heal.cli.app import app
 from heal.errors import ConfigError, DataError
-from heal.studies.study import available
+from heal.studies.study import Report, Row, Table, available
 from tests.bench import official
 
 SMALL = ["heads-by-token", "--model", "random", "--samples", "2", "--max-new-tokens", "5"]
@@ -79,6 +79,33 @@ def test_plan_measures_nothing(tmp_path):
     assert "measured on this machine" in plan["speed"]
     assert plan["command"].startswith("accelerate launch --num_processes 4 -m heal study heads-by-token")
     assert "--samples 2" in plan["command"]
+
+
+def test_all_leaves_out_the_studies_whose_data_is_missing(tmp_path, monkeypatch):
+    measured = []
+
+    def study(runner, study, setup):
+        measured.append(study.name)
+        return Report((Table(study.name, [Row({"x": "y"}, {})]),), ())
+
+    monkeypatch.setattr("heal.studies.running.StudyRunner.study", study)
+    result = invoke("all", "--model", "random", "--samples", "1", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert measured == [name for name in available() if name != "recent"]
+    assert "recent is left out: the miniature world has no mmhal" in result.stderr
+    assert "MMHal-Bench: response_template.json" in result.stderr
+    alone = invoke("recent", "--model", "random", "--out", tmp_path)
+    assert isinstance(alone.exception, DataError)
+    assert str(alone.exception).startswith("recent: the miniature world has no mmhal")
+
+
+def test_plan_times_every_method(tmp_path):
+    result = invoke("table1", "recent", "--plan", "--model", "random", "--samples", "1", "--method", "vcd,heal")
+    assert result.exit_code == 0, result.output
+    assert "recent: the miniature world has no mmhal" in result.stdout
+    assert "table1" in result.stdout
+    assert "measured on this machine" in result.stdout
+    assert "accelerate launch --num_processes 4 -m heal study table1 recent --model random" in result.stdout
 
 
 def test_plan_without_model_and_data(tmp_path):

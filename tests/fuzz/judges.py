@@ -59,7 +59,7 @@ def options(draw: Draw) -> None:
     draw.show(f"Judge(JudgeOptions(**{given!r}))")
     made = JudgeOptions(**given)
     with Judge(made, draw.place / "judge") as judge:
-        judge.place(Prompt("s", "t"))
+        judge.stored.place(Prompt("s", "t"))
     check(isinstance(made.attempts, int) and made.attempts >= 1, "no attempts")
     for name in ("backoff", "longest", "timeout"):
         check(is_amount(getattr(made, name)), f"{name} is {getattr(made, name)!r}")
@@ -113,7 +113,7 @@ def stored_replies(draw: Draw) -> None:
         Judge(asked, draw.place / "judge", lambda _: None) as judge,
     ):
         judge(prompt)
-        path = judge.place(prompt)
+        path = judge.stored.place(prompt)
         assert path is not None
         mutated = odd.mutate_document(draw, json.loads(path.read_text()), False)
         path.write_bytes(mutated.content)

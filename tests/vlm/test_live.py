@@ -35,8 +35,8 @@ def followed(stream: object) -> Iterator[SoFar]:
 @pytest.mark.parametrize("risk", [True, False])
 def test_values_are_those_of_the_complete_answer(embedded: VLM, method: str | None, risk: bool) -> None:
     view = World(0, "validation", "counter").scene(0)
-    options: dict[str, Any] = {"method": method, "trace": True, "risk": risk, "max_new_tokens": 48, "do_sample": False}
-    with embedded.stream(view.image, PROMPT, live=True, **options) as stream:
+    options: dict[str, Any] = {"method": method, "trace": True, "risk": risk, "max_new_tokens": 48}
+    with embedded.stream(view.image, PROMPT, live=True, do_sample=False, **options) as stream:
         seen = list(followed(stream))
         answer = stream.answer
     last, count = stream.so_far, len(stream.so_far.tokens)

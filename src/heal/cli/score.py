@@ -62,10 +62,11 @@ def run(
     from heal.bench.run.folder import Folder
     from heal.bench.score.summary import rescore, summarise
     from heal.bench.tasks.judge import Judge, JudgeOptions
+    from heal.bench.tasks.stored_replies import FOLDER
     from heal.cli.summary import print_summary
 
     output = chosen_format(form, as_json)
-    asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / "judge")
+    asked = nullcontext() if judge is None else Judge(JudgeOptions.from_environment(judge), folder / FOLDER)
     with asked as ask:
         # scores.json always compares with the first method
         summary = rescore(folder, ask) if against is None else summarise(Folder(folder), ask, against=against)

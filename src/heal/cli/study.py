@@ -13,7 +13,7 @@ import typer
 from heal.cli import common
 from heal.cli.output import AsJson, Format, FormatOption, Table, chosen_format, emit, emit_csv, note, say, show
 from heal.cli.progress import progress
-from heal.errors import ConfigError, HealError
+from heal.errors import ConfigError, DataError, HealError
 
 if TYPE_CHECKING:
     from heal.studies.running import Watch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from heal.vlm import VLM
 
 LIST = "list"
+ALL = "all"
 BOTH = "both"
 SMALL_MODEL_BATCH, BATCH = 64, 16
 """Default batch sizes of the embedded model and of others."""
@@ -100,7 +101,7 @@ def study(
     if out is None:
         raise ConfigError("--out is missing: give a folder for the results")
     common.check_writable(out, "the studies", folder=True)
-    _check_data(chosen, setup)
+    chosen = _with_data(chosen, setup, leave_out=names == [ALL])
     from heal.bench.run.shard import Shard
     from heal.extras import require
     from heal.studies.running import StudyRunner
@@ -149,16 +150,15 @@ def _setup(
     )
 
 
-def _check_data(studies: Sequence[Study], setup: Setup) -> None:
-    """Fail before a model is loaded if data is missing."""
-    from heal.bench.tasks.image_presence import samples_with_images
-
-    for study in studies:
-        for benchmark in study.benchmarks:
-            if setup.has(benchmark):
-                for distribution in setup.distributions:
-                    task = setup.task(benchmark, distribution)
-                    samples_with_images({benchmark: task.samples()})
+def _with_data(studies: Sequence[Study], setup: Setup, leave_out: bool) -> list[Study]:
+    """The studies whose data is there. The others are an error before a model is loaded, or are left out."""
+    missing = {study.name: reason for study in studies if (reason := study.missing(setup))}
+    found = [study for study in studies if study.name not in missing]
+    if missing and not (leave_out and found):
+        raise DataError(f"{next(iter(missing))}: {next(iter(missing.values()))}")
+    for name, reason in missing.items():
+        note(f"{name} is left out: {reason}")
+    return found
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def _print_list(studies: Sequence[Study], output: Format) -> None:
     from heal.studies.planning import cost_line
 
     rows = [
-        {"study": s.name, "shows": s.summary, "paper": s.paper, "cost": cost_line(s), "data": ", ".join(s.benchmarks)}
+        {"study": s.name, "shows": s.summary, "paper": s.paper, "cost": cost_line(s), "data": ", ".join(s.data)}
         for s in studies
     ]
     if output is Format.json:
@@ -226,10 +226,13 @@ def _print_plan(names: Sequence[str], studies: Sequence[Study], setup: Setup, vl
     from heal.studies import planning
 
     missing = vlm if isinstance(vlm, str) else ""
+    wanted = planning.wanted(studies, setup)
     speed = (
-        planning.predicted_speed(setup.model, setup) if isinstance(vlm, str) else planning.measured_speed(vlm, setup)
+        planning.predicted_speed(setup.model, setup)
+        if isinstance(vlm, str)
+        else planning.measured_speed(vlm, setup, planning.methods_of(wanted))
     )
-    parts = planning.planned(studies, setup, speed)
+    parts = planning.planned(wanted, speed)
     hours, launch = planning.total_hours(parts), planning.command(names, _arguments(setup))
     rows: list[dict[str, Any]] = [
         {

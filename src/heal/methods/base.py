@@ -73,6 +73,16 @@ class Method:
         """Check the types of all options. Subclasses check the values of theirs."""
         check_types(self)
 
+    @property
+    def passes_per_token(self) -> float:
+        """How often the model runs for a generated token, for estimates of time."""
+        return 1.0
+
+    @property
+    def rows_per_prompt(self) -> int:
+        """How many rows of a pass belong to one prompt (beams), for estimates of time."""
+        return 1
+
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         """The runtime of the method for a model of this layout."""
         raise NotImplementedError(f"{type(self).__name__} must define runtime()")

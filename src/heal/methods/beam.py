@@ -40,6 +40,10 @@ class Beam(Method):
         checks.whole(self, 1, "beams", high=MOST_BEAMS)
         checks.finite(self, "length_penalty")
 
+    @property
+    def rows_per_prompt(self) -> int:
+        return self.beams
+
     def generate_options(self) -> dict[str, object]:
         options: dict[str, object] = {"num_beams": self.beams}
         return options | ({"length_penalty": self.length_penalty} if self.beams > 1 else {})

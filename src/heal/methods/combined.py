@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,14 @@ class Combined(Method):
     @property
     def seed(self) -> int:
         return int(getattr(self.inner[0], "seed", 0))
+
+    @property
+    def passes_per_token(self) -> float:
+        return math.prod(m.passes_per_token for m in self.parts)
+
+    @property
+    def rows_per_prompt(self) -> int:
+        return math.prod(m.rows_per_prompt for m in self.parts)
 
     def generate_options(self) -> dict[str, Any]:
         return {key: value for m in self.parts for key, value in m.generate_options().items()}

@@ -72,6 +72,15 @@ class OPERA(Method):
         checks.at_least(self, 0, "alpha", "sigma")
         checks.finite(self, "length_penalty")
 
+    @property
+    def passes_per_token(self) -> float:
+        """The pass itself and a look-ahead per candidate. Rollbacks come on top."""
+        return 1.0 + self.candidates
+
+    @property
+    def rows_per_prompt(self) -> int:
+        return self.beams
+
     def generate_options(self) -> dict[str, Any]:
         return {"num_beams": self.beams, "do_sample": False}
 

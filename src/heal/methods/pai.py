@@ -70,6 +70,10 @@ class PAI(Method):
     def guidance(self) -> float:
         return STRENGTHS[self.preset][1] if self.gamma is None else self.gamma
 
+    @property
+    def passes_per_token(self) -> float:
+        return 1.0 if self.guidance == 1 else 2.0
+
     def runtime(self, layout: Layout, trace: bool) -> Runtime[State]:
         checks.layers_exist(self, len(layout.layers), "start_layer")
         return _PAIRuntime(self)

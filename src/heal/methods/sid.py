@@ -64,6 +64,10 @@ class SID(Method):
     def strength(self) -> float:
         return STRENGTHS[self.preset] if self.alpha is None else self.alpha
 
+    @property
+    def passes_per_token(self) -> float:
+        return 2.0
+
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         checks.layers_exist(self, len(layout.layers), "layer")
         return _SIDRuntime(self)

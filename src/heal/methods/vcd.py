@@ -61,6 +61,10 @@ class VCD(Method):
     def cutoff(self) -> float:
         return CUTOFFS[self.preset] if self.beta is None else self.beta
 
+    @property
+    def passes_per_token(self) -> float:
+        return 2.0
+
     def runtime(self, layout: Layout, trace: bool) -> Runtime[Any]:
         return ContrastRuntime(self.alpha, self.cutoff, Branch("noisy", partial(_noisy, self)))
 

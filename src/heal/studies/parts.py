@@ -86,6 +86,8 @@ class Evaluation:
     settings: Settings = field(default_factory=Settings)
     timed: bool = False
     """Whether its times matter: then no answers of other runs are reused."""
+    leave_out: bool = False
+    """Leave out the methods that cannot be used with the model, instead of raising an error."""
 
     def content(self) -> dict[str, Any]:
         """Everything that the results depend on, except the model, as JSON values."""
@@ -152,12 +154,14 @@ class Evaluated:
     """By task, without images."""
     answers: Mapping[Key, Record]
     """By task, method and sample, without failed ones."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why methods were left out, by method."""
 
     @classmethod
-    def of(cls, summary: Summary, folder: Folder) -> Evaluated:
+    def of(cls, summary: Summary, folder: Folder, left_out: Mapping[str, str] | None = None) -> Evaluated:
         """The results in a run folder, which `heal score` and `heal compare` read too."""
         answers = {key: record for key, record in folder.records().items() if record.error is None}
-        return cls(summary, folder.samples(), answers)
+        return cls(summary, folder.samples(), answers, left_out or {})
 
     def row(self, task: str, method: str) -> Row:
         return self.summary.row(task, method)

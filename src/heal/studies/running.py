@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from heal.bench.run.names import named_methods, named_tasks
 from heal.bench.run.plan import batches, select_samples
 from heal.bench.run.runner import Progress, describe, run
 from heal.bench.run.shard import Shard
+from heal.bench.score.summary import summarise
 from heal.bench.tasks.base import Sample
+from heal.bench.tasks.stored_replies import FOLDER, most_used
 from heal.engine.layout import Layout
 from heal.errors import RunError
 from heal.studies.output import write_report
@@ -26,6 +28,7 @@ from heal.studies.reuse import Asked, reusable
 from heal.studies.setup import Setup
 from heal.studies.storage import Store
 from heal.studies.study import Found, Report, Study
+from heal.studies.usable import usable
 from heal.vlm import VLM
 
 PARTS = "parts"
@@ -98,6 +101,8 @@ class StudyRunner:
         return store.records(len(groups), len(part.samples))
 
     def _evaluation(self, part: Evaluation, path: Path) -> Evaluated:
+        methods, left_out = usable(self.vlm, part.methods) if part.leave_out else (part.methods, {})
+        part = replace(part, methods=methods)
         if self.shard.main and not part.timed:
             self._take_answers(part, path)
         self.shard.wait()
@@ -108,7 +113,10 @@ class StudyRunner:
         summary = run(
             self.vlm, part.tasks, part.methods, path, part.settings, resume=True, watch=report, shard=self.shard
         )
-        return Evaluated.of(summary, Folder(path))
+        ask = most_used(path / FOLDER) if any(task.judged for task in part.tasks.values()) else None
+        if ask is not None:
+            summary = summarise(Folder(path), ask, part.tasks)
+        return Evaluated.of(summary, Folder(path), left_out)
 
     def _take_answers(self, part: Evaluation, path: Path) -> None:
         """Start the run folder of the part with answers of other runs, unless it has been started already."""

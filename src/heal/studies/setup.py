@@ -11,10 +11,14 @@ from typing import Any
 from heal.bench.run.plan import Settings
 from heal.bench.tasks import catalogue
 from heal.bench.tasks.base import Sample, Task
+from heal.bench.tasks.blink import SOURCE as BLINK
 from heal.bench.tasks.chair import Chair
 from heal.bench.tasks.chair_mentions import chair_finder
+from heal.bench.tasks.image_presence import samples_with_images
+from heal.bench.tasks.llava_bench import SOURCE as LLAVA
+from heal.bench.tasks.mmhal import SOURCE as MMHAL
 from heal.bench.tasks.task_views import FirstUnits
-from heal.errors import ConfigError
+from heal.errors import ConfigError, HealError
 from heal.methods import HEAL, Method
 from heal.values import check_types
 from heal.world.mentions import Mention, mentions
@@ -24,6 +28,12 @@ OFFICIAL = "official"
 """The only distribution of official data."""
 IN_MINIATURE = ("pope", "chair", "mme")
 """Benchmarks that the miniature world has too. The others need official data."""
+FILES = {
+    "mmhal": f"MMHal-Bench: response_template.json, judge_template.txt and the images; source: {MMHAL}",
+    "llava-bench": f"LLaVA-Bench: questions, context, answers_gpt4 (.jsonl), rule.json and images; source: {LLAVA}",
+    "blink-twice": f"BLINK-Twice: blink_twice.jsonl and the images; source: {BLINK}",
+}
+"""What must be in the folder, and where it is from."""
 SUBTASKS = 4
 """MME in miniature has so many scenes for each `count`."""
 WORLD_SAMPLES = 100
@@ -92,13 +102,50 @@ class Setup:
         """Whether the miniature world has this benchmark, or there is a data folder."""
         return self.data is not None or benchmark in IN_MINIATURE
 
+    def missing(self, benchmark: str) -> str:
+        """Why this benchmark cannot be used: which data is missing, and where to get it. Empty if it can be used."""
+        if benchmark not in self._missing:
+            self._missing[benchmark] = self._problem(benchmark)
+        return self._missing[benchmark]
+
+    def present(self, *benchmarks: str) -> tuple[str, ...]:
+        """Those of the benchmarks that can be used."""
+        return tuple(benchmark for benchmark in benchmarks if not self.missing(benchmark))
+
+    @cached_property
+    def _missing(self) -> dict[str, str]:
+        """Official files are large, so they are checked once."""
+        return {}
+
+    def _problem(self, benchmark: str) -> str:
+        if not self.has(benchmark):
+            files = f" ({FILES[benchmark]})" if benchmark in FILES else ""
+            return f"the miniature world has no {benchmark}: give a folder of official data with --data{files}"
+        if self.data is None:
+            return ""
+        try:
+            samples_with_images({benchmark: self.task(benchmark, OFFICIAL).samples()})
+        except HealError as error:
+            return str(error)
+        return ""
+
     def task(self, benchmark: str, distribution: str) -> Task:
         """A benchmark by its official name (pope, chair, mme, mmhal, llava-bench, blink-twice)."""
+        if (benchmark, distribution) not in self._tasks:
+            self._tasks[benchmark, distribution] = self._make(benchmark, distribution)
+        return self._tasks[benchmark, distribution]
+
+    @cached_property
+    def _tasks(self) -> dict[tuple[str, str], Task]:
+        """Scenes are drawn once, and official files are read once."""
+        return {}
+
+    def _make(self, benchmark: str, distribution: str) -> Task:
         if self.data is not None:
             task = catalogue.make(benchmark, self.data, {})
             return task if self.samples is None else FirstUnits(task, self.samples)
         if benchmark not in IN_MINIATURE:
-            raise ConfigError(f"the miniature world has no {benchmark}: give a folder of official data with --data")
+            raise ConfigError(self.missing(benchmark))
         count = self.samples or WORLD_SAMPLES
         if benchmark == "mme":
             count = max(1, count // SUBTASKS)

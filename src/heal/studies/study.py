@@ -218,6 +218,19 @@ class Study:
     """Further parts, which depend on what the first ones found."""
     benchmarks: tuple[str, ...] = ("chair",)
     """Official names of the benchmarks whose data it needs (`Setup.task`)."""
+    any_of: tuple[str, ...] = ()
+    """Benchmarks of which it needs at least one, and uses those that are there (`Setup.present`)."""
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """All benchmarks that it can use."""
+        return self.benchmarks + self.any_of
+
+    def missing(self, setup: Setup) -> str:
+        """Why it cannot be measured: which data is missing, and where to get it. Empty if nothing is missing."""
+        problems = [problem for name in self.benchmarks if (problem := setup.missing(name))]
+        others = [setup.missing(name) for name in self.any_of]
+        return problems[0] if problems else "; or ".join(others) if others and all(others) else ""
 
 
 def available() -> dict[str, Study]:

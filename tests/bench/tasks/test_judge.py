@@ -128,7 +128,7 @@ def test_replies_are_cached(server: Server, tmp_path: Path) -> None:
 def test_broken_cache_file_is_requested_again(server: Server, tmp_path: Path) -> None:
     with judge(server, Rest(), tmp_path) as asked:
         asked(PROMPT)
-        path = asked.place(PROMPT)
+        path = asked.stored.place(PROMPT)
         assert path is not None
         for content in ('{"reply": "Rat', "[]", '{"reply": 3}'):
             path.write_text(content)

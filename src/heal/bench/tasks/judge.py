@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from heal import strict_json
-from heal.atomic_write import atomic_write
 from heal.bench.tasks.endpoint import Received, RequestFailed, checked_address, post
 from heal.bench.tasks.judged import Prompt, Reply
 from heal.bench.tasks.redaction import LONG, redacted, without_credentials
-from heal.errors import ConfigError, DataError
+from heal.bench.tasks.stored_replies import MAX_TOKENS, TEMPERATURE, StoredReplies
+from heal.errors import ConfigError
 from heal.extras import optional
 from heal.values import check_types
 
@@ -50,8 +47,8 @@ class JudgeOptions:
     """Maximum number of requests per minute."""
     timeout: float = 120.0
     """Maximum seconds per request, from the connection to the last byte of the reply."""
-    temperature: float = 0.0
-    max_tokens: int = 1024
+    temperature: float = TEMPERATURE
+    max_tokens: int = MAX_TOKENS
     give_up: int = 8
     """Stop sending requests after this many consecutive failures."""
 
@@ -120,7 +117,7 @@ class Judge:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
-        self.cache = cache
+        self.stored = StoredReplies(options.model, cache, options.temperature, options.max_tokens)
         self._sleep, self._clock = sleep, clock
         self._lock = threading.Lock()
         self._next = 0.0
@@ -137,7 +134,7 @@ class Judge:
 
     def __call__(self, prompt: Prompt) -> Reply:
         """Return the cached reply, or request one. Failures are not cached and have no text."""
-        known = self._cached(prompt)
+        known = self.stored.read(prompt)
         if known is not None:
             return known
         if self._failed >= self.options.give_up:
@@ -145,7 +142,7 @@ class Judge:
         reply = self._asked(prompt)
         self._failed = self._failed + 1 if reply.text is None else 0
         if reply.text is not None:
-            self._store(prompt, reply)
+            self.stored.write(prompt, reply)
         return reply
 
     # ── the endpoint ──────────────────────────────────────────────────────────────────────────────────────
@@ -212,39 +209,3 @@ class Judge:
             self._next = turn + 60 / self.options.per_minute
         if turn > now:
             self._sleep(turn - now)
-
-    # ── the cache ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def place(self, prompt: Prompt) -> Path | None:
-        """The cache file of a reply: one folder per judge, named by a hash of the prompt."""
-        if self.cache is None:
-            return None
-        model = self.options.model
-        folder = re.sub(r"[^A-Za-z0-9.-]+", "_", model)[:60] + "-" + _digest(model)[:8]
-        settings = [prompt.system, prompt.text, self.options.temperature, self.options.max_tokens]
-        return self.cache / folder / f"{_digest(json.dumps(settings))}.json"
-
-    def _cached(self, prompt: Prompt) -> Reply | None:
-        path = self.place(prompt)
-        try:
-            record = strict_json.parse(path.read_text(encoding="utf-8")) if path else None
-        except (OSError, ValueError):
-            return None  # the reply will be requested and stored again
-        text = record.get("reply") if isinstance(record, dict) else None
-        if not isinstance(record, dict) or not isinstance(text, str) or not text.strip():
-            return None
-        return Reply(text, cached=True, cut=record.get("cut") is True, judge=self.options.model)
-
-    def _store(self, prompt: Prompt, reply: Reply) -> None:
-        path = self.place(prompt)
-        if path is None:
-            return
-        record = {"judge": self.options.model, "prompt": prompt.text, "reply": reply.text, "cut": reply.cut}
-        try:
-            atomic_write(path, json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
-        except OSError as error:
-            raise DataError(f"the judge's reply cannot be stored in {path.parent}: {error.strerror}") from error
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
