@@ -139,6 +139,7 @@ def test_follow_up(tmp_path):
     assert [part.name for part in parts(SETUP)] == ["choosing natural", "judging natural"]
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_report(tmp_path):
     first, _ = found(tmp_path)
     methods = list(settings(SETUP, thresholds(first)))
