@@ -6,7 +6,7 @@ from heal.bench.score.bootstrap import Interval
 from heal.bench.tasks.base import Task
 from heal.studies import alpha, heads_by_token, interval, table2
 from heal.studies.answered import Answered
-from heal.studies.parts import Evaluation, Measured, Records
+from heal.studies.parts import Evaluated, Evaluation, Measured, Records
 from heal.studies.setup import Setup
 from heal.studies.study import Found, Outcome, Study, Value
 from heal.studies.verdicts import compared, enough
@@ -30,7 +30,7 @@ def named(sample, right, wrong=0):
 def measured(study: Study, path) -> Found:
     """Every method answers everything correctly, in the same time."""
     found = Found(SETUP, {}, {"name": "embedded"})
-    parts = {}
+    parts: dict[str, Evaluated | Records] = {}
     for part in study.parts(SETUP):
         if isinstance(part, Evaluation):
             texts = {name: dict.fromkeys(part.methods, correct(task)) for name, task in part.tasks.items()}
@@ -41,7 +41,7 @@ def measured(study: Study, path) -> Found:
             parts[part.name] = Records.of([Measured(s.id, {"times": times, "skipped": {}}) for s in part.samples])
     found = Found(SETUP, parts, found.model)
     for part in study.follow_up(found):
-        scores = dict.fromkeys(alpha.settings(SETUP), [2.0, 4.0])
+        scores = {method: [2.0, 4.0] for method in alpha.settings(SETUP)}
         parts[part.name] = Records.of([Measured(s.id, scores) for s in SETUP.captions("natural")])
     return Found(SETUP, parts, found.model)
 

@@ -205,8 +205,8 @@ def notes(table: ModelTable, found: Found, every: Sequence[Compared]) -> list[st
     setup = found.setup
     name = papers_name(str(found.model["name"]))
     said = [f"{b} is left out: {setup.missing(b)}" for b in table.benchmarks if setup.missing(b)]
-    for compared in every:
-        said += [note for b, answered in compared.answered.items() if (note := judge_note(b, answered))]
+    for one in every:
+        said += [note for b, answered in one.answered.items() if (note := judge_note(b, answered))]
     own = name if table.printed(name) else ""
     used = ", ".join(f"{n} = {method_name(m)}" for n, m in forms(setup).items() if m is not None)
     same = f"The paper's figures of {own} are beside those of this model." if own else "The paper has no such model."
@@ -227,7 +227,7 @@ def judge_note(benchmark: str, answered: Answered) -> str:
 
 def figures(every: Sequence[Compared]) -> dict[str, Draw]:
     """One figure per distribution."""
-    return {compared.distribution: partial(_figure, compared) for compared in every}
+    return {one.distribution: partial(_figure, one) for one in every}
 
 
 def _figure(compared: Compared) -> Figure:
