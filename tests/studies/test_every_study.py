@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -11,7 +12,7 @@ from heal.methods import HEAL, OPERA, VCD
 from heal.studies import cost, launch_counts, table1_methods, timing
 from heal.studies.running import StudyRunner
 from heal.studies.setup import Setup
-from heal.studies.study import Report, available, named
+from heal.studies.study import Outcome, Report, available, named
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,9 @@ def test_two_images_are_enough_to_run(runner, name, monkeypatch):
     report = runner.study(study, Setup(samples=2, distributions=("natural", "counter"), max_new_tokens=40))
     assert isinstance(report, Report)
     assert report.verdicts
+    for verdict in report.verdicts:  # two images have fewer than 20 hallucinated names, and fewer than 20 errors
+        if re.search(r"CHAIR|F1|drift|hallucinat|recall|names|α of ", verdict.claim):
+            assert verdict.outcome in (Outcome.TOO_FEW, Outcome.MEASURED), verdict.text
     folder = runner.out / name
     stored = json.loads((folder / "table.json").read_text())
     assert [table["name"] for table in stored["tables"]] == [table.name for table in report.tables]
