@@ -25,6 +25,7 @@ from heal.tracing import Generated, build_trace, measurements
 if TYPE_CHECKING:
     from heal.detect.model import Detector
     from heal.detect.risk import Judged, ObjectRisk
+    from heal.live import Live
     from heal.vlm import VLM
 
 MAX_NEW_TOKENS = 512
@@ -86,6 +87,7 @@ def generate(
     method: Method | None,
     trace: Traced,
     risk: Detector | None = None,
+    live: Live | None = None,
     **options: Any,
 ) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.
@@ -93,7 +95,7 @@ def generate(
     The log-probabilities are those of the search, if a method runs its own. If the output has `logits` (per token
     [rows, vocabulary]), they are taken from them, in the rows that `beam_indices` names; otherwise from the forward
     passes. `trace` and `risk` without a method measure the plain model. trace="patches" also records where each head
-    looks in the image.
+    looks in the image. `live` follows the answer while it grows.
     """
     check_values(options)
     if trace not in (True, False, "patches"):
@@ -114,6 +116,8 @@ def generate(
             risk.check(len(handle.attachment.layout.layers), handle.attachment.layout.heads)
         if trace == "patches" and handle is not None:
             record_patches(vlm, request, handle, options)
+        if live is not None and handle is not None and measure:
+            live.follow(handle, recorder, risk)
         output = vlm.model.generate(**request.arguments, **options, return_dict_in_generate=True)
     finished = _Finished(
         vlm=vlm,

@@ -17,6 +17,7 @@ from safetensors.numpy import save as to_bytes
 from heal import strict_json
 from heal.analysis.alternatives import ALTERNATIVES, NONE
 from heal.analysis.depths import DEPTHS, SUMMARIES
+from heal.analysis.visual_share import mean_share, visual_share
 from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
 from heal.extras import optional
@@ -176,9 +177,7 @@ class Trace:
     @property
     def alpha_vis(self) -> Float32[np.ndarray, "step layer head"]:
         """The visual share of mixed heads. NaN if one of the scores is not positive or was not measured."""
-        mixed = (self.visual > 0) & (self.language > 0)
-        share = np.full_like(self.visual, np.nan)
-        return np.divide(self.visual, self.visual + self.language, out=share, where=mixed)
+        return visual_share(self.visual, self.language)
 
     def mean_alpha(self, types: int | Iterable[int] | None = None) -> Float32[np.ndarray, " step"]:
         """Mean α_vis per step over the heads of these types (default: synergy). NaN if there are none."""
@@ -187,11 +186,7 @@ class Trace:
 
             types = HeadType.SYNERGY
         wanted = list(types) if isinstance(types, Iterable) else [types]
-        share = self.alpha_vis
-        counted = np.isin(self.types, wanted) & ~np.isnan(share)
-        total = np.where(counted, share, 0).sum((1, 2))
-        number = counted.sum((1, 2))
-        return np.divide(total, number, out=np.full(self.steps, np.nan, np.float32), where=number > 0)
+        return mean_share(self.alpha_vis, self.types, wanted)
 
     def mean_parts(self) -> Float32[np.ndarray, "step 2"]:
         """I_vis / I_total and I_lang / I_total over the synergy heads of each step; the rest of 1 is I_syn / I_total.
