@@ -30,6 +30,7 @@ HEIGHT = 900
 TOKENS = 128
 EXAMPLES = "<p>Natural scenes, and counter scenes, which contradict what the model expects:</p>"
 WAITING = Progress("Waiting for the model …")
+FULL = Progress(f"{MOST_WAITING} questions are waiting already: ask again later", failed=True)
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "undocumented"}
 
@@ -132,6 +133,7 @@ class Page:
         for button, answer in ((self.ask, self._answer), (self.both, self._compare)):
             button.click(None, js=SHOW_ANSWER)
             asked = button.click(self._asked, None, [*buttons, *shown], **AT_ONCE)
+            asked.failure(self._refused, None, [self.status], **AT_ONCE)
             done = asked.success(
                 answer,
                 inputs,
@@ -154,10 +156,13 @@ class Page:
 
     def _asked(self, request: gr.Request) -> list[Any]:
         if self.sessions.waiting >= MOST_WAITING:
-            raise gr.Error(f"{MOST_WAITING} questions are waiting already: ask later", print_exception=False)
+            raise gr.Error(FULL.message, print_exception=False)
         self.sessions.of(str(request.session_hash)).ask()
         locked = gr.update(interactive=False)
         return [locked, locked, gr.update(interactive=True), markup.status(WAITING), "", "", ""]
+
+    def _refused(self) -> str:
+        return markup.status(FULL)
 
     def _ended(self) -> list[Any]:
         free = gr.update(interactive=True)
