@@ -21,7 +21,7 @@ LOSS = 1.5
 """Points of recall that the threshold may cost on the images where it is chosen."""
 MOST_CHOOSING = 500
 """Images where the threshold is chosen."""
-MOST_OTHERS = 200
+MOST_OTHERS = 100
 """Images that other methods describe."""
 PLAIN, GUARD, RETRY = "plain", "guard", "guard, retry"
 HEALED, BOTH = "heal, chosen options", "heal, chosen options + guard"
