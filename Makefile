@@ -48,15 +48,21 @@ test-gpu: .venv-gpu/.installed
 	.venv-gpu/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,gpu]"
 	touch $@
 
-# The pages in a real browser: Debian's Chromium, which root gets here. TypeScript checks the types of their JavaScript.
-test-app: $(STAMP) .node/.installed
+# The app and the pages in a real browser: Debian's Chromium, which root gets here. TypeScript checks the types of their
+# JavaScript.
+test-app: $(VENV)/.app .node/.installed
 	@if ! { command -v chromium || command -v google-chrome; } > /dev/null || ! command -v chromedriver > /dev/null; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    apt-get update -qq && apt-get install -y -qq chromium chromium-driver > /dev/null; \
 	  else echo "no chromium and chromedriver: install Debian's chromium and chromium-driver, or the tests are skipped"; fi; \
 	fi
 	@if [ -x .node/node_modules/.bin/tsc ]; then .node/node_modules/.bin/tsc -p tests/browser && echo "types of the JavaScript: no error"; fi
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/browser tests/app
+
+# gradio brings a web server; torch stays as it is
+$(VENV)/.app: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[app]"
+	touch $@
 
 .node/.installed: Makefile
 	@mkdir -p .node

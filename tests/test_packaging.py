@@ -17,7 +17,7 @@ from heal.extras import EXTRAS, optional, require
 
 ROOT = Path(heal.__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-GUARDED = {"cli": "cli", "plots": "plots", "kernels": "gpu"}
+GUARDED = {"app": "app", "cli": "cli", "plots": "plots", "kernels": "gpu"}
 """Subpackages and their extra. Their __init__, or what imports them, checks for it before anything else."""
 IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "lmms-eval": "lmms_eval"}
 
@@ -97,6 +97,7 @@ def test_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
         "report": ["report", *out, "--to", str(tmp_path / "results.md")],
         "run": ["run", *out],
         "score": ["score", "run", str(tmp_path)],
+        "app": ["app", "--port", "0"],
         "chair": ["score", "chair", "--captions", str(captions), "--objects", str(objects), "--lemmatizer", "nltk"],
     }
     refused = tuple(package for package, extra in EXTRAS.items() if extra != "cli")
@@ -104,7 +105,8 @@ def test_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() == commands.keys()
-    extras = {"eval": "eval", "compare": "plots", "report": "eval", "run": "eval", "score": "eval", "chair": "chair"}
+    extras = {"app": "app", "eval": "eval", "compare": "plots", "report": "eval", "run": "eval"}
+    extras |= {"score": "eval", "chair": "chair"}
     for name, (code, text) in found.items():
         assert code == 2, text
         assert f'pip install ".[{extras[name]}]"' in text, name
@@ -143,7 +145,7 @@ def test_every_extra_has_its_packages() -> None:
     assert declared == EXTRAS
     everything = re.fullmatch(r"heal-mllm\[(.*)\]", *PROJECT["optional-dependencies"]["all"])
     assert everything is not None
-    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"lmms", "gpu"}
+    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"app", "gpu", "lmms"}
     assert "heal-mllm[all]" in PROJECT["optional-dependencies"]["dev"]
 
 
@@ -172,7 +174,7 @@ def test_every_import_is_declared_and_optional_ones_are_guarded() -> None:
         for package, top in imports(path):
             if package in sys.stdlib_module_names or package in {"heal", *base}:
                 continue
-            brought = {"loguru": "lmms_eval"}.get(package, package)
+            brought = {"loguru": "lmms_eval", "starlette": "gradio"}.get(package, package)
             assert brought in EXTRAS, f"{place} imports {package}, which pyproject.toml does not declare"
             guarded = GUARDED.get(place.parts[0]) == EXTRAS[brought]
             assert not top or guarded, f"{place} imports {package} at its top: use `with optional()`"
@@ -202,7 +204,7 @@ def test_workflow_and_hooks_call_targets_of_the_makefile() -> None:
     for several in re.findall(r"target: \[(.*)\]", workflow):
         called |= set(several.split(", "))
     hooks = set(re.findall(r"entry: make (\S+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")))
-    assert called == {"check", "test", "demo", "test-all", "test-lmms", "test-gpu", "fuzz"}
+    assert called == {"check", "test", "demo", "test-all", "test-app", "test-lmms", "test-gpu", "fuzz"}
     assert hooks == {"check", "test"}
     assert called | hooks <= targets
 

@@ -45,6 +45,9 @@ def make(steps: int = 3, layers: int = 2, heads: int = 4, seed: int = 0, **chang
         "margin": rng.random(steps).astype(np.float32),
         "similarity": rng.normal(size=(steps, 3, 3)).astype(np.float32),
         "agreement": rng.normal(size=(steps, 3, 3)).astype(np.float32),
+        "alternatives": rng.integers(0, 32000, (steps, 5)),
+        "alternative_logprobs": -rng.random((steps, 5)).astype(np.float32),
+        "alternative_tokens": tuple((" a", "b", "é", "", f"{i}") for i in range(steps)),
         "prompt": "USER: <image><image>\nwhat is this ? ASSISTANT:",
         "messages": ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is this ?"}]},),
         "images": IMAGES,
@@ -85,6 +88,7 @@ def test_every_array_counts_for_equality(name: str) -> None:
         {"images": IMAGES[::-1]},
         {"visual_positions": ((3, 19, 0), (20, 36, None))},
         {"prompt_tokens": 45},
+        {"alternative_tokens": ()},
     ],
 )
 def test_everything_else_counts_too(change: dict[str, Any]) -> None:
@@ -123,6 +127,13 @@ def test_a_trace_does_not_change() -> None:
         ({"versions": {"heal": 1}}, "versions must be strings"),
         ({"logprobs": np.zeros(2, np.float32)}, r"logprobs must be .* float32 \[3\], got float32 \[2\]"),
         ({"logprobs": [0.0, 0.0, 0.0]}, "logprobs must be a numpy array .* got list"),
+        ({"alternatives": np.zeros((3, 4), np.int64)}, r"alternatives must be .* int64 \[3, 5\]"),
+        ({"alternatives": np.zeros((3, 5), np.float32)}, "alternatives must be .* got float32"),
+        ({"alternative_logprobs": np.zeros(3, np.float32)}, r"alternative_logprobs must be .* \[3, 5\]"),
+        ({"alternative_tokens": "abc"}, "alternative_tokens must be a tuple with one entry for each of 3 steps"),
+        ({"alternative_tokens": (("a",),)}, "alternative_tokens must be a tuple with one entry for each of 3 steps"),
+        ({"alternative_tokens": ("a", "b", "c")}, "alternative_tokens must have at most 5 strings"),
+        ({"alternative_tokens": (("a",) * 6,) * 3}, "alternative_tokens must have at most 5 strings"),
         ({"prompt": None}, "prompt must be a string, got NoneType"),
         ({"prompt_tokens": -1}, "prompt_tokens must be a number of tokens or None, got -1"),
         ({"prompt_tokens": True}, "prompt_tokens must be a number of tokens or None, got True"),
@@ -318,20 +329,33 @@ def older(path: Path, version: int, *without: str) -> Path:
     make().save(path)
     with safe_open(path, framework="numpy") as file:
         record = json.loads(file.metadata()["record"])
+    del record["alternative_tokens"]
     arrays = {name: array for name, array in load_file(path).items() if name not in without}
     save_file(arrays, path, metadata={"heal_trace": str(version), "record": json.dumps(record)})
     return path
 
 
 SIGNALS = ("visual_attention", "entropy", "margin", "similarity", "agreement")
+OTHERS = ("alternatives", "alternative_logprobs")
+
+
+def test_files_of_format_3_have_no_alternatives(tmp_path: Path) -> None:
+    path = older(tmp_path / "t", 3, *OTHERS)
+    nothing: dict[str, Any] = dict.fromkeys(OTHERS)
+    loaded = Trace.load(path)
+    assert loaded == replace(make(), alternative_tokens=(), **nothing)
+    assert (loaded.alternatives == -1).all()
+    assert np.isnan(loaded.alternative_logprobs).all()
+    loaded.save(path)
+    assert Trace.load(path) == loaded
 
 
 def test_older_files_have_no_signals(tmp_path: Path) -> None:
-    loaded = Trace.load(older(tmp_path / "t", 2, *SIGNALS))
+    loaded = Trace.load(older(tmp_path / "t", 2, *SIGNALS, *OTHERS))
     assert all(np.isnan(getattr(loaded, name)).all() for name in SIGNALS)
-    nothing: dict[str, Any] = dict.fromkeys(SIGNALS)
-    assert loaded == replace(make(), **nothing)
-    first = Trace.load(older(tmp_path / "t", 1, *SIGNALS, "logprobs"))
+    nothing: dict[str, Any] = dict.fromkeys((*SIGNALS, *OTHERS))
+    assert loaded == replace(make(), alternative_tokens=(), **nothing)
+    first = Trace.load(older(tmp_path / "t", 1, *SIGNALS, *OTHERS, "logprobs"))
     assert np.isnan(first.logprobs).all()
     assert first.prompt_tokens is None
 

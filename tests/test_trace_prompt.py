@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from heal.errors import TraceError
-from heal.trace import Trace
+from heal.trace import _LATER, Trace
 from heal.trace_parts import THUMBNAIL_BYTES, THUMBNAIL_SIDE, TracedImage, VisualSpan
 from tests.test_trace import IMAGES, SCORES, make
 
@@ -34,8 +34,8 @@ def test_a_file_of_the_first_format_loads(tmp_path: Path) -> None:
     assert loaded.logprobs.shape == (3,)
     assert (loaded.prompt, loaded.messages, loaded.images, loaded.visual_positions) == ("", (), (), ())
     assert loaded.prompt_tokens is None
-    names = ("logprobs", "prompt", "messages", "images", "visual_positions", "prompt_tokens")
-    assert replace(loaded, **{name: getattr(trace, name) for name in names}) == trace
+    told = ("prompt", "messages", "images", "visual_positions", "prompt_tokens", "alternative_tokens")
+    assert replace(loaded, **{name: getattr(trace, name) for name in (*_LATER, *told)}) == trace
     assert loaded.to_dataframe().logprob.isna().all()
     loaded.save(tmp_path / "new")
     assert Trace.load(tmp_path / "new") == loaded

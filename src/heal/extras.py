@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 
 from heal.errors import MissingPackageError
 
 EXTRAS = {
     "accelerate": "eval",
+    "gradio": "app",
     "httpx": "eval",
     "lmms_eval": "lmms",
     "matplotlib": "plots",
@@ -33,6 +35,14 @@ def require(*packages: str) -> None:
     for package in packages:
         with optional():
             import_module(package)
+
+
+def require_installed(*packages: str) -> None:
+    """The same without importing them, for packages that read the environment when they are imported."""
+    for package in packages:
+        with optional():
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 @contextmanager

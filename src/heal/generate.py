@@ -24,6 +24,7 @@ from heal.tracing import Generated, build_trace, measurements
 if TYPE_CHECKING:
     from heal.detect.model import Detector
     from heal.detect.risk import Judged, ObjectRisk
+    from heal.live import Live
     from heal.vlm import VLM
 
 MAX_NEW_TOKENS = 512
@@ -83,13 +84,14 @@ def generate(
     method: Method | None,
     trace: bool,
     risk: Detector | None = None,
+    live: Live | None = None,
     **options: Any,
 ) -> list[Answer]:
     """One answer for each row that model.generate() returns. The caller holds the model's lock.
 
     The log-probabilities are those of the search, if a method runs its own. If the output has `logits` (per token
     [rows, vocabulary]), they are taken from them, in the rows that `beam_indices` names; otherwise from the forward
-    passes. `trace` and `risk` without a method measure the plain model.
+    passes. `trace` and `risk` without a method measure the plain model. `live` follows the answer while it grows.
     """
     check_values(options)
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
@@ -106,6 +108,8 @@ def generate(
     with _attached(vlm, request, attached, measure) as handle, recorder.watching(), _clear_refusals(recorder):
         if risk is not None and handle is not None:
             risk.check(len(handle.attachment.layout.layers), handle.attachment.layout.heads)
+        if live is not None and handle is not None and measure:
+            live.follow(handle, recorder, risk)
         output = vlm.model.generate(**request.arguments, **options, return_dict_in_generate=True)
     finished = _Finished(
         vlm=vlm,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,10 @@ from heal.methods.base import Method, available
 from heal.methods.heal import HEAL
 from heal.methods.heal_fused import find
 from heal.speed_model import PRESETS, Shape, random_model
+
+if TYPE_CHECKING:
+    from heal.engine.source import Source
+    from heal.vlm import VLM
 
 PLAIN = "plain"
 FUSED = "heal:fused"
@@ -113,6 +117,15 @@ class Subject:
     name: str
     model: Any
     inputs: Mapping[str, Any]
+    source: Source | None = None
+    """Where the inputs come from, for methods that read images or text."""
+    special_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, vlm: VLM, images: Sequence[Any], prompts: Sequence[str]) -> Subject:
+        """A model with its processor, and what it is asked."""
+        request = vlm.request(images, prompts)
+        return cls(vlm.name, vlm.model, request.arguments, request.source, tuple(vlm.tokenizer.all_special_ids))
 
     @property
     def layers(self) -> int:
@@ -131,7 +144,7 @@ def embedded_subject(batch: int = 1, device: str = "cpu") -> Subject:
 
     vlm = VLM.embedded(device=device)
     pictures = [Image.new("RGB", (48, 48), COLOURS[row % len(COLOURS)]) for row in range(batch)]
-    return Subject("embedded", vlm.model, vlm.inputs(pictures, [QUESTION] * batch))
+    return Subject.of(vlm, pictures, [QUESTION] * batch)
 
 
 def random_subject(preset: str, layers: int, batch: int, dtype: torch.dtype, device: str = "cpu") -> Subject:
@@ -229,7 +242,8 @@ def steps_of(subject: Subject, method: Method | None, tokens: int) -> list[Count
 
     counter = LaunchCounter()
     new = tokens + 1
-    with warnings.catch_warnings(), method.attach(subject.model) if method else nullcontext(), counter:
+    given: dict[str, Any] = {"special_ids": subject.special_ids, "source": subject.source}
+    with warnings.catch_warnings(), method.attach(subject.model, **given) if method else nullcontext(), counter:
         warnings.simplefilter("ignore", HealWarning)
         subject.model.generate(
             **subject.inputs, min_new_tokens=new, max_new_tokens=new, do_sample=False, logits_processor=[mark]

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, UInt8
+from jaxtyping import Bool, Float32, Int64, UInt8
 from torch import Tensor
 
+from heal.analysis.alternatives import others
 from heal.analysis.depths import DEPTHS, SUMMARIES
 from heal.analysis.similarity import VisualStates
 from heal.analysis.taxonomy import HeadType
-from heal.analysis.uncertainty import entropy_and_margin
+from heal.analysis.uncertainty import FACTS, LIKELY, distribution_facts
 from heal.engine.layout import Layout
 from heal.engine.state import State
 from heal.errors import HealError
@@ -35,6 +36,9 @@ class TokenValues:
     logprobs: Float32[np.ndarray, " step"]
     entropy: Float32[np.ndarray, " step"]
     margin: Float32[np.ndarray, " step"]
+    alternatives: Int64[np.ndarray, "step other"]
+    """The likeliest other tokens."""
+    alternative_logprobs: Float32[np.ndarray, "step other"]
 
     @classmethod
     def of(cls, logits: Sequence[Tensor], ids: Sequence[int], at: Sequence[int], sample: int) -> TokenValues:
@@ -42,14 +46,23 @@ class TokenValues:
         pairs = zip(logits, at, strict=False)
         each = [step[row].float().log_softmax(-1) for step, row in pairs][: len(ids)]
         chosen = [float(step[token]) for step, token in zip(each, ids, strict=True)]
-        about = np.array([entropy_and_margin(step).tolist() for step in each], np.float32).reshape(-1, 2)
-        return cls(tuple(ids), tuple(at), sample, np.array(chosen, np.float32), about[:, 0], about[:, 1])
+        facts = np.array([distribution_facts(step).tolist() for step in each], np.float32).reshape(-1, FACTS)
+        return cls.of_facts(np.array(chosen, np.float32), facts, ids, at, sample)
 
     @classmethod
     def of_search(cls, values: Tensor, ids: Sequence[int], at: Sequence[int], sample: int) -> TokenValues:
-        """From the log-probability, entropy and margin [step, 3] that a search returns."""
+        """From the log-probability and the `distribution_facts` [step, 1 + facts] that a search returns."""
         found = values[: len(ids)].float().cpu().numpy()
-        return cls(tuple(ids), tuple(at), sample, found[:, 0], found[:, 1], found[:, 2])
+        return cls.of_facts(found[:, 0], found[:, 1:], ids, at, sample)
+
+    @classmethod
+    def of_facts(
+        cls, logprobs: np.ndarray, facts: np.ndarray, ids: Sequence[int], at: Sequence[int], sample: int
+    ) -> TokenValues:
+        """From the log-probabilities of the tokens and the `distribution_facts` [step, facts] at them."""
+        likely = facts[:, 2 : 2 + LIKELY].astype(np.int64)
+        other = others(likely, facts[:, 2 + LIKELY :], np.array(ids, np.int64))
+        return cls(tuple(ids), tuple(at), sample, logprobs, facts[:, 0], facts[:, 1], *other)
 
     def at_steps(self, steps: Sequence[int]) -> TokenValues:
         """Those of some tokens, for an answer of which others were left out."""
@@ -61,6 +74,8 @@ class TokenValues:
             self.logprobs[chosen],
             self.entropy[chosen],
             self.margin[chosen],
+            self.alternatives[chosen],
+            self.alternative_logprobs[chosen],
         )
 
 
@@ -82,6 +97,8 @@ class Measured:
     logprobs: Float32[np.ndarray, " step"]
     entropy: Float32[np.ndarray, " step"]
     margin: Float32[np.ndarray, " step"]
+    alternatives: Int64[np.ndarray, "step other"]
+    alternative_logprobs: Float32[np.ndarray, "step other"]
 
     def at_steps(self, steps: Sequence[int]) -> Measured:
         """Those at some tokens."""
@@ -117,6 +134,8 @@ def measured(state: State | None, layout: Layout, tokens: TokenValues) -> Measur
         logprobs=tokens.logprobs,
         entropy=tokens.entropy,
         margin=tokens.margin,
+        alternatives=tokens.alternatives,
+        alternative_logprobs=tokens.alternative_logprobs,
     )
 
 

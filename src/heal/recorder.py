@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heal.analysis.uncertainty import entropy_and_margin
+from heal.analysis.uncertainty import FACTS, distribution_facts
 from heal.errors import NonFiniteError
 from heal.measured import TokenValues
 
@@ -24,11 +24,11 @@ class Recorder:
     """
 
     def __init__(self, model: Any, uncertainty: bool = False) -> None:
-        """`uncertainty`: whether to record the entropy and the margin of the distributions as well."""
+        """`uncertainty`: whether to record the `distribution_facts` as well: entropy, margin, likeliest tokens."""
         self.model = model
         self._uncertainty = uncertainty
-        self.uncertain: list[Tensor] = []
-        """Entropy and margin of each pass, [rows, 2]."""
+        self.facts: list[Tensor] = []
+        """Those of each pass, [rows, facts]."""
         self.thread = threading.get_ident()
         self.chosen: list[Tensor] = []
         self.last: Tensor | None = None
@@ -65,7 +65,7 @@ class Recorder:
             )
         self.last = logits.log_softmax(-1)
         if self._uncertainty:
-            self.uncertain.append(entropy_and_margin(self.last))
+            self.facts.append(distribution_facts(self.last))
         self.first = self.first or time.perf_counter()
 
     def logprobs(self, row: int, ids: Sequence[int]) -> tuple[float, ...]:
@@ -77,7 +77,7 @@ class Recorder:
         return tuple(past)
 
     def values(self, row: int, ids: Sequence[int], sample: int) -> TokenValues:
-        """The tokens of one row with their values. Entropy and margin must have been recorded."""
-        about = np.array([step[row].tolist() for step in self.uncertain[: len(ids)]], np.float32).reshape(-1, 2)
+        """The tokens of one row with their values. The facts must have been recorded."""
+        facts = np.array([step[row].tolist() for step in self.facts[: len(ids)]], np.float32).reshape(-1, FACTS)
         logprobs = np.array(self.logprobs(row, ids), np.float32)
-        return TokenValues(tuple(ids), (row,) * len(ids), sample, logprobs, about[:, 0], about[:, 1])
+        return TokenValues.of_facts(logprobs, facts, ids, (row,) * len(ids), sample)

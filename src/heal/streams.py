@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from heal.engine.locks import lock_of
-from heal.errors import ClosedError
+from heal.errors import ClosedError, ConfigError
 from heal.generate import Answer, generate
+from heal.live import Live, SoFar
 from heal.methods.base import Method
 from heal.request import Request
 
@@ -32,13 +33,15 @@ class _Job:
         from transformers import StoppingCriteriaList, TextIteratorStreamer
 
         self.streamer = TextIteratorStreamer(vlm.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.live = Live(vlm.tokenizer, self.streamer) if options.pop("live", False) else None
         self.stop = threading.Event()
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self._vlm, self._request, self._method, self._trace = vlm, request, method, trace
         own = options.pop("stopping_criteria", None) or ()
         self._options = options | {
-            "streamer": self.streamer,
+            "streamer": self.live or self.streamer,
+            "live": self.live,
             "stopping_criteria": StoppingCriteriaList([*own, self._stopped]),
         }
         # the interpreter does not wait for this thread: `_finish_all` ends the job at exit instead
@@ -126,6 +129,13 @@ class Stream:
     def close(self) -> None:
         """Stop after the current token. The answer contains the text so far, with finish = "closed"."""
         self._job.finish()
+
+    @property
+    def so_far(self) -> SoFar:
+        """The answer so far, with what was measured at its tokens. Only for streams with `live`."""
+        if self._job.live is None:
+            raise ConfigError("this stream does not follow its measurements: create it with live=True")
+        return self._job.live.so_far
 
     @property
     def _closed(self) -> bool:

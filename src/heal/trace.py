@@ -15,32 +15,38 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from heal import strict_json
+from heal.analysis.alternatives import ALTERNATIVES, NONE
 from heal.analysis.depths import DEPTHS, SUMMARIES
+from heal.analysis.visual_share import mean_share, visual_share
 from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
 from heal.extras import optional
 from heal.json_values import json_values
-from heal.trace_parts import TracedImage, VisualSpan, check_spans
+from heal.trace_parts import TracedImage, VisualSpan, check_spans, check_texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 3
+FORMAT = 4
 """Version of the file format. Newer formats are rejected.
 
 Format 1 had no prompt, images or log-probabilities. Format 2 had no visual attention, entropy, margin, similarity or
-agreement.
+agreement. Format 3 had no alternatives.
 """
 
 _SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma", "visual_attention")
 _DTYPES = dict.fromkeys(_SCORES, "float32") | {"types": "uint8", "refreshed": "bool", "token_ids": "int64"}
 _LATER = {"logprobs": 2} | dict.fromkeys(("visual_attention", "entropy", "margin", "similarity", "agreement"), 3)
-"""The format in which arrays were added, all of them float32. NaN in older files."""
-_DTYPES |= dict.fromkeys(_LATER, "float32")
+_LATER |= dict.fromkeys(("alternatives", "alternative_logprobs"), 4)
+"""The format in which arrays were added. Values are unknown in older files."""
+_DTYPES |= dict.fromkeys(_LATER, "float32") | {"alternatives": "int64"}
+_UNKNOWN: dict[str, float] = {"float32": np.nan, "int64": NONE}
 _PER_STEP = ("refreshed", "token_ids", "logprobs", "entropy", "margin")
 _COMPARED = ("similarity", "agreement")
+_OTHER = ("alternatives", "alternative_logprobs")
 _RECORD_1 = ("tokens", "text", "config", "seed", "versions")
-_RECORD = (*_RECORD_1, "prompt", "messages", "prompt_tokens", "visual_positions")
+_RECORD_2 = (*_RECORD_1, "prompt", "messages", "prompt_tokens", "visual_positions")
+_RECORD = (*_RECORD_2, "alternative_tokens")
 _IMAGE = ("sha256", "width", "height")
 _THUMBNAIL = "thumbnail_{}"
 
@@ -90,6 +96,12 @@ class Trace:
     """
     agreement: Float32[np.ndarray, "step depth summary"] = None  # type: ignore[assignment]
     """The same for the embedding of the token: the input embedding at the first depth, else the output embedding."""
+    alternatives: Int64[np.ndarray, "step other"] = None  # type: ignore[assignment]
+    """The likeliest tokens of each step besides the chosen one, in order. −1 if there are no more, or unknown."""
+    alternative_logprobs: Float32[np.ndarray, "step other"] = None  # type: ignore[assignment]
+    """Their log-probabilities, as in `logprobs`."""
+    alternative_tokens: tuple[tuple[str, ...], ...] = ()
+    """The piece of text of each of them; empty if unknown."""
     prompt: str = ""
     """The text that the model read, rendered by the chat template, with one placeholder per image."""
     messages: tuple[dict[str, Any], ...] = ()
@@ -109,10 +121,9 @@ class Trace:
         if len(shape) != 3:
             raise TraceError(f"visual must have the shape [step, layer, head], got {list(shape)}")
         for name, dtype in _DTYPES.items():
-            rest = () if name in _PER_STEP else (len(DEPTHS), len(SUMMARIES)) if name in _COMPARED else shape[1:]
-            expected, given = (shape[0], *rest), getattr(self, name)
+            expected, given = (shape[0], *_rest(name, shape)), getattr(self, name)
             if given is None and name in _LATER:
-                given = np.full(expected, np.nan, np.float32)
+                given = np.full(expected, _UNKNOWN[dtype], dtype)
             object.__setattr__(self, name, _checked(name, given, dtype, expected))
         if not isinstance(self.tokens, (list, tuple)) or not all(isinstance(token, str) for token in self.tokens):
             raise TraceError("tokens must be a tuple of strings, one for each step")
@@ -125,6 +136,7 @@ class Trace:
             raise TraceError(f"text must be a string and seed an integer, got {self.text!r}, {self.seed!r}")
         if not all(isinstance(version, str) for version in self.versions.values()):
             raise TraceError(f"versions must be strings by package name, got {self.versions}")
+        object.__setattr__(self, "alternative_tokens", check_texts(self.alternative_tokens, shape[0]))
         self._check_prompt()
 
     def _check_prompt(self) -> None:
@@ -157,9 +169,7 @@ class Trace:
     @property
     def alpha_vis(self) -> Float32[np.ndarray, "step layer head"]:
         """The visual share of mixed heads. NaN if one of the scores is not positive or was not measured."""
-        mixed = (self.visual > 0) & (self.language > 0)
-        share = np.full_like(self.visual, np.nan)
-        return np.divide(self.visual, self.visual + self.language, out=share, where=mixed)
+        return visual_share(self.visual, self.language)
 
     def mean_alpha(self, types: int | Iterable[int] | None = None) -> Float32[np.ndarray, " step"]:
         """Mean α_vis per step over the heads of these types (default: synergy). NaN if there are none."""
@@ -168,11 +178,7 @@ class Trace:
 
             types = HeadType.SYNERGY
         wanted = list(types) if isinstance(types, Iterable) else [types]
-        share = self.alpha_vis
-        counted = np.isin(self.types, wanted) & ~np.isnan(share)
-        total = np.where(counted, share, 0).sum((1, 2))
-        number = counted.sum((1, 2))
-        return np.divide(total, number, out=np.full(self.steps, np.nan, np.float32), where=number > 0)
+        return mean_share(self.alpha_vis, self.types, wanted)
 
     def mean_parts(self) -> Float32[np.ndarray, "step 2"]:
         """I_vis / I_total and I_lang / I_total over the synergy heads of each step; the rest of 1 is I_syn / I_total.
@@ -219,7 +225,8 @@ class Trace:
             if version == 1:
                 return cls(**arrays, **{name: record[name] for name in _RECORD_1})
             images = tuple(_image(index, told, small) for index, told in enumerate(record["images"]))
-            return cls(**arrays, **{name: record[name] for name in _RECORD}, images=images)
+            names = _RECORD if version >= 4 else _RECORD_2
+            return cls(**arrays, **{name: record[name] for name in names}, images=images)
         except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"{path} is a damaged trace: {error}") from error
 
@@ -267,6 +274,15 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"Trace({self.steps} steps, {self.layers} layers, {self.heads} heads, text={self.text!r})"
+
+
+def _rest(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an array after its steps."""
+    if name in _PER_STEP:
+        return ()
+    if name in _COMPARED:
+        return (len(DEPTHS), len(SUMMARIES))
+    return (ALTERNATIVES,) if name in _OTHER else shape[1:]
 
 
 def _checked(name: str, array: object, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

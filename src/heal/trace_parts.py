@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from heal.analysis.alternatives import ALTERNATIVES
 from heal.errors import TraceError
 
 THUMBNAIL_SIDE = 256
@@ -83,6 +84,17 @@ def check_spans(spans: object, images: int, tokens: int | None) -> tuple[VisualS
         found.append(own)
         end = own.stop
     return tuple(found)
+
+
+def check_texts(given: object, steps: int) -> tuple[tuple[str, ...], ...]:
+    """The texts of the alternatives: none, or one for each of them."""
+    if not isinstance(given, (list, tuple)) or (given and len(given) != steps):
+        raise TraceError(f"alternative_tokens must be a tuple with one entry for each of {steps} steps")
+    for texts in given:
+        known = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)
+        if not known or len(texts) > ALTERNATIVES:
+            raise TraceError(f"alternative_tokens must have at most {ALTERNATIVES} strings at each step")
+    return tuple(map(tuple, given))
 
 
 def _is_whole(value: object) -> bool:

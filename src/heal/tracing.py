@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heal.analysis.alternatives import NONE
 from heal.measured import Measured, TokenValues, measured
 from heal.methods.base import Handle, Method
 from heal.request import Request
@@ -20,6 +21,8 @@ from heal.trace_parts import TracedImage, VisualSpan
 if TYPE_CHECKING:
     from heal.vlm import VLM
 
+CONTEXT = 4
+"""Number of tokens before an alternative that are decoded with it: a character has up to four bytes."""
 PACKAGES = ("heal-mllm", "torch", "transformers", "numpy")
 
 
@@ -39,6 +42,25 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         found.append(text[len(before) :] if whole else "")
         before = text if whole else before
     return tuple(found)
+
+
+def alternative_pieces(
+    tokenizer: Any, ids: Sequence[int], alternatives: Sequence[Sequence[int]]
+) -> tuple[tuple[str, ...], ...]:
+    """The text that each alternative would add in the place of the token at its step."""
+    return tuple(
+        tuple(_added(tokenizer, ids[max(0, step - CONTEXT) : step], other) for other in own if other != NONE)
+        for step, own in enumerate(alternatives)
+    )
+
+
+def _added(tokenizer: Any, before: Sequence[int], token: int) -> str:
+    """The text that a token adds to the tokens before it. The rest of an incomplete character counts as its text."""
+    known, whole = (
+        tokenizer.decode([*before, *more], clean_up_tokenization_spaces=False) if before or more else ""
+        for more in ([], [token])
+    )
+    return str(whole[len(known.rstrip("\ufffd")) :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +91,7 @@ def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) 
         synergy=found["total"] - found["visual"] - found["language"],
         token_ids=np.array(ids, dtype=np.int64),
         tokens=pieces(vlm.tokenizer, ids),
+        alternative_tokens=alternative_pieces(vlm.tokenizer, ids, found["alternatives"].tolist()),
         text=vlm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
         config={"method": method.name, "model": vlm.name, **method.options(), **handle.runtime.facts()},
         seed=int(getattr(method, "seed", 0)),

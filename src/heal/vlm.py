@@ -175,15 +175,19 @@ class VLM:
         method: Method | str | None = None,
         trace: bool = False,
         risk: Risk = False,
+        live: bool = False,
         timeout: float | None = None,
         **generate_kwargs: Any,
     ) -> Stream:
-        """Stream the answer to one prompt while it is generated. The complete answer has the risks."""
+        """Stream the answer to one prompt while it is generated. The complete answer has the risks.
+
+        With `live`, `Stream.so_far` has the tokens so far with their risks or visual shares.
+        """
         detector = self._detector(risk)
         with lock_of(self.model).turn(timeout):
             request = self.request([images], [prompt])
             self._check_length(request.arguments, generate_kwargs)
-        return Stream(self, request, _as_method(method), trace, timeout, risk=detector, **generate_kwargs)
+        return Stream(self, request, _as_method(method), trace, timeout, risk=detector, live=live, **generate_kwargs)
 
     def inputs(self, images: Sequence[Any], prompts: Sequence[Any]) -> dict[str, Any]:
         """The model inputs for a batch, padded on the left."""

@@ -63,6 +63,10 @@ def shoot(browser: Browser, path: Path, name: str, width: int, height: int, befo
     browser.resize(width, height)
     browser.open(path)
     browser.run(before)
+    store(browser, name)
+
+
+def store(browser: Browser, name: str) -> None:
     picture = Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("RGB")
     for colours in (256, 128, 64, 32):
         buffer = io.BytesIO()

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from heal.analysis.taxonomy import HeadType
+from heal.detect import Judged
+from heal.detect.risk import ObjectRisk, Reason
+from heal.generate import Answer
 from heal.view import answer_data, component, page
 from tests.browser.browser import Browser
 from tests.view.traces import HOSTILE, plain, trace
@@ -112,6 +115,57 @@ def test_the_card_counts_the_types(opened: Browser) -> None:
         if any(expected):
             name = kind.label.replace("info-", "information-")
             assert [int(cell) for cell in row(opened, name)] == expected
+
+
+@pytest.fixture(scope="module")
+def risky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    reasons = (Reason("visual share <of> the heads", 1.25), Reason("earlier mentions", -0.5))
+    kite = ObjectRisk("kite", "kite", (23, 27), (5, 6), 0.9, reasons)
+    dogs = ObjectRisk("dogs", "dog", (36, 40), (8, 10), 0.4, reasons[1:])
+    one = trace()
+    answer = Answer(one.text, (), (), "stop", 9, 1.0, 0.5, None, one, (), Judged((0.3,) * STEPS, (kite, dogs), 0.5))
+    path = tmp_path_factory.mktemp("pages") / "risky.html"
+    path.write_text(page(answer_data(answer)))
+    return path
+
+
+def test_a_doubtful_word_says_why(browser: Browser, risky: Path) -> None:
+    browser.open(risky)
+    token(browser, 0, 5).click()  # type: ignore[attr-defined]
+    assert browser.problems() == []
+    assert row(browser, "risk") == ["0.90"]
+    assert "kite: doubtful, risk 0.90" in [head.text for head in browser.all(".card h4")]
+    reasons = [line.text.split("\n") for line in browser.all(".reasons li")]
+    assert reasons == [["visual share <of> the heads", "+1.3"], ["earlier mentions", "−0.5"]]
+    browser.hover(token(browser, 0, 9))  # the second token of the word
+    assert "dog: not doubtful, risk 0.40" in [head.text for head in browser.all(".card h4")]
+    assert len(browser.all(".reasons li")) == 1
+    browser.hover(token(browser, 0, 2))
+    assert (row(browser, "risk"), browser.all(".reasons")) == (["–"], [])
+
+
+def test_only_object_words_are_shaded_by_risk(browser: Browser, risky: Path) -> None:
+    browser.open(risky)
+    shaded = [
+        step
+        for step, span in enumerate(browser.all(".tokens .token"))
+        if span.value_of_css_property("background-color") != "rgba(0, 0, 0, 0)"
+    ]
+    assert shaded == [5, 8, 9]
+
+
+def test_the_likeliest_tokens_are_listed(opened: Browser) -> None:
+    opened.hover(token(opened, 1, 2))
+    one = PAIR["heal"]
+    lines = [line.text.split("\n") for line in opened.all(".alternatives li")]
+    expected = [("shows", float(one.logprobs[2]))]
+    expected += [
+        (text.strip(), float(value))
+        for text, value in zip(one.alternative_tokens[2], one.alternative_logprobs[2], strict=True)
+    ]
+    expected.sort(key=lambda pair: -pair[1])
+    assert lines == [[text, f"{100 * np.exp(value):.1f} %"] for text, value in expected]
+    assert opened.text(".alternatives .taken .word") == "shows"
 
 
 def test_a_click_stays(opened: Browser) -> None:

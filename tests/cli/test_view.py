@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from heal.cli import app as application
 from heal.cli.app import main
+from heal.world import World
 from tests.bench.folders import finished
 from tests.view.traces import plain, trace
 
@@ -91,6 +92,33 @@ def test_the_output_of_heal_run(tmp_path: Path) -> None:
     assert (tmp_path / "t.plain.safetensors").is_file()
 
 
+def test_the_output_of_heal_run_with_risks(tmp_path: Path) -> None:
+    image, out, traced = tmp_path / "a.png", tmp_path / "a.json", tmp_path / "t.safetensors"
+    World(0, "validation", "counter").scene(10_039).image.save(image)
+    options = ["--json", "--risk", "--method", "heal:calibrate=false", "--max-new-tokens", "10"]
+    out.write_text(
+        cli("run", str(image), "Please describe this image in detail.", *options, "--trace", str(traced)).stdout
+    )
+    told = json.loads(out.read_text())["answer"]
+    for path in (out, tmp_path / "bare.json"):  # with the trace, and without it
+        view(str(path if path.exists() else rewritten(out, path)), "-o", str(tmp_path / "page.html"))
+        (answer,) = data_of(tmp_path / "page.html")["answers"]
+        assert [word["category"] for word in answer["words"]] == ["bear", "bed"]
+        assert [word["doubtful"] for word in answer["words"]] == [False, True]
+        assert answer["words"][1]["risk"] == pytest.approx(told["doubtful"][0]["risk"], rel=1e-4)
+        assert answer["words"][1]["reasons"][0][0] == told["doubtful"][0]["reasons"][0]["about"]
+        assert answer["risk"] == pytest.approx(told["risk"], rel=1e-4)
+        assert (answer["alternatives"] is None) == (path != out)
+
+
+def rewritten(path: Path, to: Path) -> Path:
+    """The answer without its trace."""
+    content = json.loads(path.read_text())
+    del content["answer"]["trace"]
+    to.write_text(json.dumps(content))
+    return to
+
+
 def test_an_answer_of_an_older_version_has_its_text(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     old = {"model": "m", "method": "vcd", "options": {"alpha": 1.0}}
@@ -125,6 +153,15 @@ def broken(path: Path, text: str) -> str:
             "must have one number for each of 1 tokens",
         ),
         ('{"answer": {"text": "a", "tokens": ["a"], "risk": ["x"]}}', "`risk` of `answer` must be numbers"),
+        (
+            '{"answer": {"text": "a", "tokens": ["a"], "risk": [0.5], "threshold": 0.5, "objects": [{"risk": 1}]}}',
+            "`objects` of `answer` are no object words",
+        ),
+        (
+            '{"answer": {"text": "a", "tokens": ["a"], "risk": [0.5], "threshold": 0.5, "objects": '
+            '[{"risk": 1, "tokens": [0, 2], "category": "a", "reasons": []}]}}',
+            "name tokens that the answer does not have",
+        ),
         ('{"answer": {"text": "a", "trace": "gone.safetensors"}}', "there is no such file"),
     ],
 )

@@ -24,6 +24,8 @@ def measured(steps: int = STEPS, seed: int = 0, **changes: Any) -> Measured:
         "logprobs": -rng.random(steps).astype(np.float32),
         "entropy": rng.random(steps).astype(np.float32),
         "margin": rng.random(steps).astype(np.float32),
+        "alternatives": rng.integers(0, 100, (steps, 5)),
+        "alternative_logprobs": -rng.random((steps, 5)).astype(np.float32),
     }
     return Measured(**(found | changes))
 

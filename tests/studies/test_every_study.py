@@ -7,6 +7,7 @@ import pytest
 
 from heal import VLM
 from heal.errors import ConfigError
+from heal.studies import cost, launch_counts, timing
 from heal.studies.running import StudyRunner
 from heal.studies.setup import Setup
 from heal.studies.study import Report, available, named
@@ -25,7 +26,11 @@ def offline():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", offline())
-def test_two_images_are_enough_to_run(runner, name):
+def test_two_images_are_enough_to_run(runner, name, monkeypatch):
+    monkeypatch.setattr(timing, "WARM_UP", 2)
+    monkeypatch.setattr(timing, "STEPS", 4)
+    monkeypatch.setattr(cost, "STEPS", 4)
+    monkeypatch.setattr(launch_counts, "TOKENS", 2)
     study = available()[name]
     report = runner.study(study, Setup(samples=2, distributions=("natural", "counter"), max_new_tokens=40))
     assert isinstance(report, Report)

@@ -1,6 +1,7 @@
 """Times of methods, measured in turns."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_methods_take_turns_and_all_answers_are_equally_long(monkeypatch):
 
     def noted(*given, **options):
         answer = generate(*given, **options)
-        asked.append((options["method"], len(answer.token_ids)))
+        asked.append((options["method"], len(answer[0].token_ids)))
         return answer
 
     monkeypatch.setattr(vlm, "generate", noted)
@@ -61,3 +62,32 @@ def test_methods_take_turns_and_all_answers_are_equally_long(monkeypatch):
     assert all(times["ms"] > 0 and times["first_ms"] > 0 for times in first.facts["times"].values())
     assert list(second.facts["times"]) == ["heal", "beam", "plain"]
     assert asked[3:] == [(m, 5) for m in (None, heal, beam, heal, beam, None)]
+
+
+def test_a_batch_is_one_record_and_its_time_is_divided_by_its_rows(monkeypatch):
+    samples = Setup(samples=5).captions("natural")
+    vlm, asked = VLM.random(), []
+    generate = vlm.generate
+
+    def noted(images, prompts, **options):
+        asked.append((len(prompts), options["max_new_tokens"]))
+        answers = generate(images, prompts, **options)
+        return [replace(answer, seconds=2.4, first_token_seconds=0.4) for answer in answers]
+
+    monkeypatch.setattr(vlm, "generate", noted)
+    part = timing.timed("t", samples, lambda vlm: ({"plain": None}, {}), {"count": 1}, steps=5, batch=2)
+    assert [s.id for s in part.samples] == [samples[0].id, samples[2].id]
+    assert (part.options["batch"], part.options["steps"], part.passes) == (2, 5, 2)
+    records = part.measure(vlm, part.samples)
+    assert asked == [(2, timing.WARM_UP), (2, 6), (2, 6)]
+    assert records[0].facts["times"]["plain"]["ms"] == pytest.approx(1e3 * 2.0 / (2 * 5))
+    assert records[0].facts["times"]["plain"]["first_ms"] == pytest.approx(400)
+    others = timing.timed("t", [*samples[:3], samples[4]], lambda vlm: ({}, {}), {"count": 1}, steps=5, batch=2)
+    assert others.content() != part.content()
+
+
+def test_too_few_images_are_one_smaller_batch():
+    a, b, c, d, e = Setup(samples=5).captions("natural")
+    assert timing.rows_of([a, b, c], 8) == [[a, b, c]]
+    assert timing.rows_of([a, b, c, d, e], 2) == [[a, b], [c, d]]
+    assert timing.rows_of([a, b], 1) == [[a], [b]]

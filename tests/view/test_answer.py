@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from heal.detect import Judged
+from heal.detect.risk import ObjectRisk, Reason
 from heal.errors import ConfigError
 from heal.generate import Answer
 from heal.trace import Trace
@@ -91,6 +92,40 @@ def test_risk_is_shown_where_an_answer_has_it() -> None:
     answer = answered(trace())
     answer = replace(answer, judged=Judged(tuple(np.linspace(0, 1, 12)), (), 0.5))
     assert answer_data(answer)["answers"][0]["risk"] == pytest.approx(np.linspace(0, 1, 12), rel=1e-4)
+
+
+def judged() -> Judged:
+    reasons = (Reason("visual share of the heads", 1.25), Reason("earlier mentions", -0.5))
+    kite = ObjectRisk("kite", "kite", (23, 27), (5, 6), 0.9, reasons)
+    dogs = ObjectRisk("dogs", "dog", (36, 40), (8, 10), 0.4, reasons[1:])
+    return Judged((0.1,) * 12, (kite, dogs), 0.5)
+
+
+def test_object_words_say_why_they_are_doubtful() -> None:
+    (found,) = answer_data(replace(answered(trace()), judged=judged()))["answers"]
+    reasons = [["visual share of the heads", 1.25], ["earlier mentions", -0.5]]
+    assert found["words"] == [
+        {"start": 5, "stop": 6, "category": "kite", "risk": 0.9, "doubtful": True, "reasons": reasons},
+        {"start": 8, "stop": 10, "category": "dog", "risk": 0.4, "doubtful": False, "reasons": reasons[1:]},
+    ]
+    assert answer_data(trace())["answers"][0]["words"] is None
+
+
+def test_alternatives_are_texts_with_log_probabilities() -> None:
+    one = trace()
+    (found,) = answer_data(one)["answers"]
+    assert [[text for text, _ in step] for step in found["alternatives"]] == list(map(list, one.alternative_tokens))
+    values = [[value for _, value in step] for step in found["alternatives"]]
+    np.testing.assert_allclose(values, one.alternative_logprobs, rtol=1e-4)
+
+
+def test_impossible_alternatives_are_left_out() -> None:
+    values = trace().alternative_logprobs.copy()
+    values[2, 3:] = -np.inf
+    (found,) = answer_data(trace(alternative_logprobs=values))["answers"]
+    assert [len(step) for step in found["alternatives"]] == [5, 5, 3, *[5] * 9]
+    older: dict[str, Any] = {"alternatives": None, "alternative_logprobs": None, "alternative_tokens": ()}
+    assert answer_data(trace(**older))["answers"][0]["alternatives"] is None
 
 
 def test_a_method_that_measures_nothing_has_no_heads() -> None:

@@ -14,6 +14,7 @@ import typer
 
 import heal
 from heal.cli.analyze import analyze
+from heal.cli.app_command import app as app_command
 from heal.cli.calibrate import calibrate
 from heal.cli.check_method import check_method
 from heal.cli.compare import compare
@@ -84,6 +85,7 @@ for _command, _name in (
     (speed, "speed"),
     (evaluate, "eval"),
     (view, "view"),
+    (app_command, "app"),
     (lists, "list"),
     (report, "report"),
     (study, "study"),

@@ -252,11 +252,11 @@ def _print_plan(names: Sequence[str], studies: Sequence[Study], setup: Setup, vl
         return emit_csv(rows)
     if missing:
         say(f"model: {missing}")
-    shown = [[*(str(v) for v in list(r.values())[:5]), _time(r["hours"])] for r in rows if not r["problem"]]
+    shown = [[*(str(v) for v in list(r.values())[:5]), _time(r["hours"])] for r in rows if r["part"]]
     show(Table(("study", "part", "samples", "answers", "tokens up to", "time up to"), shown, leading=2), output)
     for row in rows:
         if row["problem"]:
-            say(f"{row['study']}: {row['problem']}")
+            say(f"{row['study']}{', ' * bool(row['part'])}{row['part']}: {row['problem']}")
     say(f"up to {_time(hours)} in all ({speed.source})")
     say(f"on several GPUs: {launch}")
 

@@ -106,7 +106,10 @@ def shortened(sequences: Tensor, prompt_length: int, edits: Sequence[Edit], pad:
 
 
 class HeldStreamer:
-    """Passes the tokens of a single answer on to another streamer once they are decided, without those left out."""
+    """Passes the tokens of a single answer on to another streamer once they are decided, without those left out.
+
+    A streamer with a list `steps` is told at which step each token was generated.
+    """
 
     def __init__(self, streamer: Any, end_tokens: frozenset[int], keep: Keep) -> None:
         self.streamer, self._end_tokens, self._keep = streamer, end_tokens, keep
@@ -126,9 +129,13 @@ class HeldStreamer:
 
     def end(self) -> None:
         self._pass_on(finished=True)
-        for token in self._ending:
-            self.streamer.put(torch.tensor([token]))
+        for index, token in enumerate(self._ending, len(self._ids)):
+            self._put(index, token)
         self.streamer.end()
+
+    def _put(self, step: int, token: int) -> None:
+        getattr(self.streamer, "steps", []).append(step)
+        self.streamer.put(torch.tensor([token]))
 
     def _pass_on(self, finished: bool) -> None:
         count = len(self._ids)
@@ -136,5 +143,5 @@ class HeldStreamer:
             return
         kept = self._keep(AnswerTokens(tuple(self._ids), (0,) * count, 0, finished)).tokens
         for index in kept[self._passed :]:
-            self.streamer.put(torch.tensor([self._ids[index]]))
+            self._put(index, self._ids[index])
         self._passed = len(kept)

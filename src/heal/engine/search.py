@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heal.analysis.uncertainty import entropy_and_margin
+from heal.analysis.uncertainty import FACTS, distribution_facts
 from heal.engine.generation import Generation
 from heal.engine.transformers_api import (
     GenerateBeamDecoderOnlyOutput,
@@ -42,7 +42,7 @@ class SearchOutput(GenerateBeamDecoderOnlyOutput):
     """What a search returns. It may read more than it commits, so it knows the values of its tokens best."""
 
     token_values: Tensor | None = None
-    """Log-probability, entropy and margin of each token, [rows, tokens, 3]."""
+    """What `token_values` gives for each token, [rows, tokens, 1 + facts]."""
 
     __no_type_check__ = True  # the annotations of transformers are no checks
 
@@ -170,8 +170,8 @@ class Search:
 
     @property
     def values(self) -> Tensor:
-        """Log-probability, entropy and margin of each committed token, [rows, tokens, 3]."""
-        return torch.stack(self._values, 1) if self._values else torch.zeros(self.rows, 0, 3)
+        """What `token_values` gives for each committed token, [rows, tokens, 1 + facts]."""
+        return torch.stack(self._values, 1) if self._values else torch.zeros(self.rows, 0, 1 + FACTS)
 
     def mark(self) -> Mark:
         """The committed tokens at this point, for `restore`."""
@@ -228,10 +228,10 @@ class Search:
 
 
 def token_values(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probability, entropy and margin of a token in each of these rows of the logits, [rows, 3]."""
+    """The log-probability of a token in each of these rows of the logits, and the `distribution_facts` there."""
     own = logits.index_select(0, rows.to(logits.device)).log_softmax(-1)
     chosen = own.gather(1, tokens.to(logits.device)[:, None])
-    return torch.cat([chosen, entropy_and_margin(own)], dim=1)
+    return torch.cat([chosen, distribution_facts(own)], dim=1)
 
 
 def _sources(wanted: Tensor, present: Tensor) -> list[int] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from heal.analysis.uncertainty import entropy_and_margin
+from heal.analysis.uncertainty import distribution_facts
 from heal.engine.answers import AnswerTokens, Kept
 from heal.engine.generation import Generation
 from heal.engine.runtime import CHANGING, LAYER_CALLBACKS, Runtime
@@ -82,7 +82,7 @@ class GuardRuntime(Runtime[State]):
         state, following = generation.state, logits.log_softmax(-1)
         if len(state.records) < generation.step + 1:  # the inner runtime records nothing
             state.records.append(StepRecord({}))
-        added = {NEXT: following, ABOUT: entropy_and_margin(following)}
+        added = {NEXT: following, ABOUT: distribution_facts(following)}
         if generation.step > 0:
             last = generation.answer[:, -1:].to(logits.device)
             added[READ] = state.rows[NEXT].gather(1, last)[:, 0]

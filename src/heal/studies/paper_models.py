@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from heal.studies.paper import printed
 
-MODELS = ("llava-1.5-7b", "qwen2.5-vl-7b")
+NAMES = {"llava-1.5-7b": "LLaVA-1.5-7B", "qwen2.5-vl-7b": "Qwen2.5-VL-7B"}
+MODELS = tuple(NAMES)
 NOTE = "The paper's figures are those of LLaVA-1.5-7B / Qwen2.5-VL-7B."
 
 
@@ -21,6 +22,5 @@ def difference(table: str, figure: str, first: str, second: str) -> str:
 
 def against_plain(figure: str, alpha: str) -> str:
     """HEAL at α minus the plain model of the paper's second table, for both models."""
-    names = dict(zip(MODELS, ("LLaVA-1.5-7B", "Qwen2.5-VL-7B"), strict=True))
-    pairs = ((printed("table2", names[m], figure, "plain"), printed("alpha", m, figure, alpha)) for m in MODELS)
+    pairs = ((printed("table2", NAMES[m], figure, "plain"), printed("alpha", m, figure, alpha)) for m in MODELS)
     return " / ".join(f"{after - before:+.1f}" for before, after in pairs)

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -67,7 +67,8 @@ class Wanted:
 
 
 def wanted(studies: Sequence[Study], setup: Setup) -> list[Wanted]:
-    """All parts of these studies, each once even if several studies need it."""
+    """All parts of these studies, each once even if several studies need it. Their images may be missing."""
+    setup = replace(setup, need_images=False)
     found: list[Wanted] = []
     seen = set[str]()
     for study in studies:
@@ -78,6 +79,7 @@ def wanted(studies: Sequence[Study], setup: Setup) -> list[Wanted]:
         except HealError as error:
             found.append(Wanted(study, None, str(error)))
             continue
+        found += [Wanted(study, None, why) for name in study.any_of if (why := setup.missing(name))]
         for part in parts:
             text = str(part.content())
             if text not in seen:
@@ -107,9 +109,7 @@ def cost_name(method: Method) -> str:
 def planned(parts: Sequence[Wanted], speed: Speed) -> list[PartPlan]:
     """Samples, tokens and hours of all parts."""
     return [
-        PartPlan(w.study.name, "", 0, 0, 0, math.nan, w.problem)
-        if w.part is None
-        else _planned(w.study, w.part, speed)
+        PartPlan(w.study.name, "", 0, 0, 0, 0.0, w.problem) if w.part is None else _planned(w.study, w.part, speed)
         for w in parts
     ]
 
@@ -204,7 +204,8 @@ def command(names: Sequence[str], arguments: Sequence[str], processes: int = 4) 
 
 
 def total_hours(parts: Sequence[PartPlan]) -> float:
-    return sum((part.hours for part in parts if not part.problem), start=0.0)
+    """Also of the parts whose images are missing."""
+    return sum((part.hours for part in parts), start=0.0)
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from heal.bench.tasks.base import Sample, Task
 from heal.bench.tasks.blink import SOURCE as BLINK
 from heal.bench.tasks.chair import Chair
 from heal.bench.tasks.chair_mentions import chair_finder
-from heal.bench.tasks.image_presence import samples_with_images
+from heal.bench.tasks.image_presence import presence
 from heal.bench.tasks.llava_bench import SOURCE as LLAVA
 from heal.bench.tasks.mmhal import SOURCE as MMHAL
 from heal.bench.tasks.task_views import FirstUnits
@@ -58,6 +58,8 @@ class Setup:
     batch_size: int = 16
     max_new_tokens: int | None = None
     """Maximum length of an answer. None: the default of each benchmark."""
+    need_images: bool = True
+    """Whether a benchmark without its images is missing. False for plans, which need the questions only."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -114,7 +116,7 @@ class Setup:
 
     @cached_property
     def _missing(self) -> dict[str, str]:
-        """Official files are large, so they are checked once."""
+        """By benchmark, because official files are large."""
         return {}
 
     def _problem(self, benchmark: str) -> str:
@@ -124,10 +126,12 @@ class Setup:
         if self.data is None:
             return ""
         try:
-            samples_with_images({benchmark: self.task(benchmark, OFFICIAL).samples()})
+            seen = presence(self.task(benchmark, OFFICIAL).samples())
         except HealError as error:
             return str(error)
-        return ""
+        if not (seen.missing and self.need_images):
+            return ""
+        return f"{benchmark}: {seen.description()}. Put them into the folder `images` beside the questions"
 
     def task(self, benchmark: str, distribution: str) -> Task:
         """A benchmark by its official name (pope, chair, mme, mmhal, llava-bench, blink-twice)."""
@@ -137,7 +141,7 @@ class Setup:
 
     @cached_property
     def _tasks(self) -> dict[tuple[str, str], Task]:
-        """Scenes are drawn once, and official files are read once."""
+        """One per benchmark and distribution, because scenes are drawn and official files are read when it is used."""
         return {}
 
     def _make(self, benchmark: str, distribution: str) -> Task:

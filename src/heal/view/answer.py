@@ -14,7 +14,7 @@ from heal.errors import ConfigError
 from heal.json_values import json_values
 from heal.trace import Trace
 from heal.trace_parts import TracedImage
-from heal.view.format import COARSE, FINE, head, numbers, packed_scores, packed_types
+from heal.view.format import COARSE, FINE, head, number, numbers, packed_scores, packed_types
 from heal.view.marks import Find, finder, marks
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Shown:
     tokens: Sequence[str] = ()
     logprobs: Sequence[float] = ()
     risk: Sequence[float] | None = None
+    words: Sequence[Mapping[str, Any]] | None = None
+    """The object words with their risks and reasons, as `risky_word` gives them. None if risks are not known."""
     fired: Mapping[str, Any] | None = None
     method: str = ""
     model: str = ""
@@ -48,7 +50,10 @@ class Shown:
         """From a trace, or from an answer with or without one."""
         trace = answer if isinstance(answer, Trace) else answer.trace
         fired, risk = getattr(answer, "fired", None), getattr(answer, "risk", None)
+        judged = getattr(answer, "judged", None)
         known: dict[str, Any] = {"risk": risk, "fired": None if fired is None else dataclasses.asdict(fired)}
+        if judged is not None:
+            known["words"] = [risky_word(dataclasses.asdict(word), judged.threshold) for word in judged.objects]
         if trace is None:
             return cls(text=answer.text, **known)
         config = dict(trace.config)
@@ -63,6 +68,19 @@ class Shown:
             trace=trace,
             **known,
         )
+
+
+def risky_word(word: Mapping[str, Any], threshold: float) -> dict[str, Any]:
+    """An object word of an answer with its risk, and what raised and lowered it."""
+    start, stop = word["tokens"]
+    return {
+        "start": int(start),
+        "stop": int(stop),
+        "category": str(word["category"]),
+        "risk": number(float(word["risk"])),
+        "doubtful": bool(word["risk"] >= threshold),
+        "reasons": [[str(reason["about"]), number(float(reason["log_odds"]))] for reason in word["reasons"]],
+    }
 
 
 def answer_data(
@@ -132,9 +150,20 @@ def _answer(name: str, one: Shown, objects: Collection[str] | None, find: Find) 
         "tokens": list(one.tokens) or None,
         "logprobs": numbers(one.logprobs),
         "risk": None if one.risk is None else numbers(list(map(float, one.risk))),
+        "words": None if one.words is None else [dict(word) for word in one.words],
+        "alternatives": None if one.trace is None else alternatives(one.trace),
         "mentions": [] if objects is None else marks(written, objects, find),
         "fired": json_values(one.fired) if one.fired else None,
     }
+
+
+def alternatives(trace: Trace) -> list[list[list[Any]]] | None:
+    """The likeliest other tokens of each step as [text, log-probability]; None if the trace has none."""
+    if not trace.alternative_tokens:
+        return None
+    pairs = zip(trace.alternative_tokens, trace.alternative_logprobs.tolist(), strict=True)
+    found = [[[text, number(value)] for text, value in zip(*step, strict=False)] for step in pairs]
+    return [[own for own in step if own[1] is not None] for step in found]
 
 
 def _optional(trace: Trace, name: str) -> list[float | None] | None:

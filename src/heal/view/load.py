@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from heal.errors import ConfigError, DataError, shortened
 from heal.images import open_image
 from heal.trace import Trace
 from heal.trace_parts import TracedImage
-from heal.view.answer import Shown, answer_data, picture
+from heal.view.answer import Shown, answer_data, picture, risky_word
 
 TRACE, ANSWER = ".safetensors", ".json"
 
@@ -62,27 +63,46 @@ def _answer(path: Path, name: str, content: Mapping[str, Any], method: str) -> S
         traced = Shown.of(Trace.load(_located(one["trace"], path.parent)))
         if traced.text != one["text"]:
             raise DataError(f"{path}: the trace {one['trace']} belongs to another answer: it has another text")
-        return traced
+        return replace(traced, **_risks(path, name, one, len(traced.tokens)))
     tokens, logprobs = one.get("tokens") or (), one.get("logprobs") or ()
     if not isinstance(tokens, (list, tuple)) or not all(isinstance(token, str) for token in tokens):
         raise DataError(f"{path}: `tokens` of `{name}` must be a list of strings")
-    risk = one.get("risk")
-    for key, values in (("logprobs", logprobs if tokens else ()), ("risk", risk or ())):
-        if not isinstance(values, (list, tuple)) or (values and len(values) != len(tokens)):
-            raise DataError(f"{path}: `{key}` of `{name}` must have one number for each of {len(tokens)} tokens")
-        if not all(value is None or type(value) in (int, float) for value in values):
-            raise DataError(f"{path}: `{key}` of `{name}` must be numbers")
+    _check_numbers(path, name, "logprobs", logprobs if tokens else (), len(tokens))
     options = content.get("options") if name == "answer" else None
     return Shown(
         text=one["text"],
         tokens=tokens,
         logprobs=_floats(logprobs) if tokens else (),
-        risk=_floats(risk) if risk else None,
         fired=one.get("fired") if isinstance(one.get("fired"), dict) else None,
         method=method,
         model=str(content.get("model") or ""),
         options=options if isinstance(options, dict) else {},
+        **_risks(path, name, one, len(tokens)),
     )
+
+
+def _risks(path: Path, name: str, one: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """The fields of an answer that say how risky it is. Empty if that is not known."""
+    risk, words, threshold = one.get("risk") or (), one.get("objects"), one.get("threshold")
+    _check_numbers(path, name, "risk", risk, tokens)
+    if not risk:
+        return {}
+    if not isinstance(words, list) or isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        return {"risk": _floats(risk)}
+    try:
+        found = [risky_word(word, float(threshold)) for word in words]
+    except (TypeError, ValueError, KeyError) as error:
+        raise DataError(f"{path}: `objects` of `{name}` are no object words with risks and reasons") from error
+    if not all(0 <= word["start"] < word["stop"] <= tokens for word in found):
+        raise DataError(f"{path}: `objects` of `{name}` name tokens that the answer does not have")
+    return {"risk": _floats(risk), "words": found}
+
+
+def _check_numbers(path: Path, name: str, key: str, values: Any, tokens: int) -> None:
+    if not isinstance(values, (list, tuple)) or (values and len(values) != tokens):
+        raise DataError(f"{path}: `{key}` of `{name}` must have one number for each of {tokens} tokens")
+    if not all(value is None or type(value) in (int, float) for value in values):
+        raise DataError(f"{path}: `{key}` of `{name}` must be numbers")
 
 
 def _floats(values: Sequence[Any]) -> list[float]:

@@ -4,6 +4,8 @@
  * @typedef {{steps: number[], bits: number, low: string, unit: string, data: string}} PackedScores
  * @typedef {{steps: number[], data: string}} PackedTypes
  * @typedef {{start: number, stop: number, category: string, correct: boolean}} Mention
+ * @typedef {{start: number, stop: number, category: string, risk: number, doubtful: boolean,
+ *   reasons: [string, number][]}} RiskyWord its tokens, and what changed its log-odds
  * @typedef {{layers: number, heads: number, types: PackedTypes, visual?: PackedScores | null,
  *   language?: PackedScores | null, total?: PackedScores | null, contribution?: PackedScores | null,
  *   beta?: PackedScores | null, gamma?: PackedScores | null}} HeadData
@@ -12,7 +14,7 @@
  *   tokens: string[] | null, logprobs: Series, risk: Series, entropy: Series, margin: Series, share: Series,
  *   mentions: Mention[], fired: {steps: number, changes: number, reason: string | null} | null,
  *   equilibrium: number | null, refreshed: number[], heads: HeadData | null,
- *   alternatives?: [string, number][][] | null, verdict?: {text: string, good: boolean} | null}} AnswerRecord
+ *   words?: RiskyWord[] | null, alternatives?: [string, number][][] | null, verdict?: {text: string, good: boolean} | null}} AnswerRecord
  * @typedef {{source: string, width: number, height: number}} Picture
  * @typedef {{kind: "answer", title: string, prompt: string, notes: string[], images: Picture[],
  *   objects: string[] | null, answers: AnswerRecord[]}} AnswerData

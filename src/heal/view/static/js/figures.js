@@ -159,19 +159,20 @@ class StepPlot {
     }
   }
 
-  /** @param {Line} line @param {(value: number) => number} y */
+  /** A line, with dots where a value stands alone. @param {Line} line @param {(value: number) => number} y */
   path(line, y) {
-    let path = "";
+    let [path, dots] = ["", ""];
     let open = false;
     line.values.forEach((value, step) => {
       if (value === null || !Number.isFinite(value)) open = false;
       else {
-        const alone = !open && !Number.isFinite(line.values[step + 1] ?? NaN);
-        path += `${open ? "L" : "M"}${this.x(step).toFixed(1)} ${y(value).toFixed(1)}${alone ? "h0.1" : ""}`;
+        const place = `${this.x(step).toFixed(1)} ${y(value).toFixed(1)}`;
+        if (!open && !Number.isFinite(line.values[step + 1] ?? NaN)) dots += `M${place}h0.1`;
+        path += `${open ? "L" : "M"}${place}`;
         open = true;
       }
     });
-    return svg("path", { class: `line ${line.className}`, d: path });
+    return svg("g", {}, svg("path", { class: `line ${line.className}`, d: path }), svg("path", { class: `line dots ${line.className}`, d: dots }));
   }
 
   /** @param {{step: number, className: string}[]} at */

@@ -33,6 +33,8 @@ class Answer {
       }
       at = stop;
     }
+    /** The object word that a token belongs to, where risks are known. @type {(RiskyWord | null)[]} */
+    this.risky = this.tokens.map((_, i) => record.words?.find((word) => word.start <= i && i < word.stop) ?? null);
     /** The partner of each token in the first answer, and the reverse. @type {[Int32Array, Int32Array] | null} */
     this.partners = null;
     this.step = 0;
@@ -41,6 +43,7 @@ class Answer {
   /** A series as numbers for every step, or null. @param {string} name @returns {(number | null)[] | null} */
   series(name) {
     const { record } = this;
+    if (name === "risk" && record.words) return this.risky.map((word) => word?.risk ?? null);
     if (name === "surprise") return record.logprobs?.map((p) => (p === null ? null : 1 - Math.exp(p))) ?? null;
     return /** @type {Record<string, any>} */ (record)[name] ?? null;
   }
@@ -78,8 +81,8 @@ class Answer {
     const mention = this.mentions[step];
     const parts = [`${this.name}, token ${step + 1} of ${this.steps}: ${this.tokens[step].trim() || "space"}`];
     if (mention) parts.push(`${mention.correct ? "correct" : "hallucinated"} object ${mention.category}`);
-    const [risk, share] = [this.record.risk?.[step], this.record.share?.[step]];
-    if (risk !== undefined && risk !== null) parts.push(`risk ${shown(risk)}`);
+    const [risk, share] = [this.series("risk")?.[step], this.record.share?.[step]];
+    if (risk !== undefined && risk !== null) parts.push(`risk ${fixed(risk, 2)}${this.risky[step]?.doubtful ? ", doubtful" : ""}`);
     if (share !== undefined && share !== null) parts.push(`visual share ${shown(share)}`);
     return parts.join(", ");
   }
@@ -164,7 +167,7 @@ class TokenCard {
   /** @param {Answer[]} answers */
   constructor(answers) {
     this.answers = answers;
-    this.element = h("div", { class: "card" });
+    this.element = h("div", { class: answers.length > 2 ? "card of-many" : "card" });
   }
 
   /** @param {number} active @param {number[]} steps */
@@ -189,7 +192,8 @@ class TokenCard {
       row("log-prob.", value("logprobs"));
       row("probability", cells((answer, step) => percent(answer.record.logprobs?.[step])));
     }
-    for (const name of ["entropy", "margin", "risk"]) if (known(name)) row(name, value(name));
+    for (const name of ["entropy", "margin"]) if (known(name)) row(name, value(name));
+    if (known("risk")) row("risk", cells((answer, step) => fixed(answer.series("risk")?.[step], 2)));
     if (known("share")) row("visual share", value("share"));
     const counts = this.answers.map((answer, i) => answer.heads?.counts(steps[i]) ?? null);
     if (counts.some(Boolean)) {
@@ -199,7 +203,8 @@ class TokenCard {
         row(label, counts.map((own, i) => h("td", { class: i === active ? "active" : "" }, String(own?.get(type.code) ?? 0))));
       }
     }
-    this.element.replaceChildren(table, ...alternativesOf(this.answers[active], steps[active]));
+    const [own, step] = [this.answers[active], steps[active]];
+    this.element.replaceChildren(table, ...reasonsOf(own, step), ...alternativesOf(own, step));
   }
 }
 
@@ -218,15 +223,31 @@ function percent(logprob) {
   return value >= 99.95 ? "100 %" : `${value.toFixed(1)} %`;
 }
 
-/** The most likely tokens at this step, if the trace has them. @param {Answer} answer @param {number} step */
-function alternativesOf(answer, step) {
-  const found = answer.record.alternatives?.[step];
-  if (!found?.length) return [];
-  const bars = found.map(([token, logprob]) => {
-    const bar = h("i", { class: "bar" });
-    bar.style.width = `${Math.max(1, 100 * Math.exp(logprob))}%`;
-    const taken = token === answer.tokens[step] ? "taken" : "";
-    return h("li", { class: taken }, h("span", { class: "word" }, token.trim() || "␣"), h("span", { class: "track" }, bar), percent(logprob));
+/** What raised and lowered the risk of the word at this step. @param {Answer} answer @param {number} step */
+function reasonsOf(answer, step) {
+  const word = answer.risky[step];
+  if (!word) return [];
+  const lines = word.reasons.map(([about, odds]) => {
+    const raises = odds > 0;
+    return h("li", { title: `${raises ? "raises" : "lowers"} the log-odds of a hallucination by ${shown(Math.abs(odds), 1)}` },
+      h("span", {}, about), h("b", { class: raises ? "wrong-text" : "right-text" }, `${raises ? "+" : ""}${shown(odds, 1)}`));
   });
-  return [h("h4", {}, "most likely tokens"), h("ol", { class: "alternatives" }, ...bars)];
+  const name = `${word.category}: ${word.doubtful ? "doubtful" : "not doubtful"}, risk ${fixed(word.risk, 2)}`;
+  return [h("h4", {}, name), h("p", { class: "note-of-list" }, "log-odds against the average object word"), h("ul", { class: "reasons" }, ...lines)];
+}
+
+/** The chosen token and the likeliest others, if the trace has them. @param {Answer} answer @param {number} step */
+function alternativesOf(answer, step) {
+  const others = answer.record.alternatives?.[step];
+  if (!others?.length) return [];
+  const own = answer.record.logprobs?.[step] ?? null;
+  /** @type {[string, number | null, boolean][]} */
+  const all = [[answer.tokens[step], own, true], ...others.map(([token, logprob]) => /** @type {[string, number, boolean]} */ ([token, logprob, false]))];
+  all.sort((a, b) => (b[1] ?? 1) - (a[1] ?? 1));
+  const bars = all.map(([token, logprob, taken]) => {
+    const bar = h("i", { class: "bar" });
+    bar.style.width = logprob === null ? "0" : `${Math.max(1, 100 * Math.exp(logprob))}%`;
+    return h("li", { class: taken ? "taken" : "" }, h("span", { class: "word" }, token.trim() || "␣"), h("span", { class: "track" }, bar), percent(logprob));
+  });
+  return [h("h4", {}, "likeliest tokens"), h("ol", { class: "alternatives" }, ...bars)];
 }

@@ -1,0 +1,10 @@
+"""An app in the browser: ask a model about a picture, and look at the answer while it is generated."""
+
+from __future__ import annotations
+
+from heal.extras import optional
+
+with optional():
+    from heal.app.server import serve
+
+__all__ = ["serve"]
