@@ -48,6 +48,7 @@ def test_all_answers_are_scored(found):
     assert (part.name, len(part.samples), part.batch_size) == ("perplexity natural", 3, 16)
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_report(found):
     made = report(found)
     table, differences = made.tables

@@ -2,15 +2,17 @@
 
 import csv
 import json
+import re
 
 import pytest
 
 from heal import VLM
 from heal.errors import ConfigError
-from heal.studies import cost, launch_counts, timing
+from heal.methods import HEAL, OPERA, VCD
+from heal.studies import cost, launch_counts, table1_methods, timing
 from heal.studies.running import StudyRunner
 from heal.studies.setup import Setup
-from heal.studies.study import Report, available, named
+from heal.studies.study import Outcome, Report, available, named
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +26,11 @@ def offline():
     return [name for name, study in available().items() if not study.missing(setup)]
 
 
+def few_methods():
+    """One of each kind: plain, a rival, a slow one, and HEAL."""
+    return {"plain": None, "vcd": VCD(), "opera": OPERA(beams=2, candidates=2), "heal": HEAL()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", offline())
 def test_two_images_are_enough_to_run(runner, name, monkeypatch):
@@ -31,10 +38,14 @@ def test_two_images_are_enough_to_run(runner, name, monkeypatch):
     monkeypatch.setattr(timing, "STEPS", 4)
     monkeypatch.setattr(cost, "STEPS", 4)
     monkeypatch.setattr(launch_counts, "TOKENS", 2)
+    monkeypatch.setattr(table1_methods, "published", few_methods)
     study = available()[name]
     report = runner.study(study, Setup(samples=2, distributions=("natural", "counter"), max_new_tokens=40))
     assert isinstance(report, Report)
     assert report.verdicts
+    for verdict in report.verdicts:  # two images have fewer than 20 hallucinated names, and fewer than 20 errors
+        if re.search(r"CHAIR|F1|drift|hallucinat|recall|names|α of ", verdict.claim):
+            assert verdict.outcome in (Outcome.TOO_FEW, Outcome.MEASURED), verdict.text
     folder = runner.out / name
     stored = json.loads((folder / "table.json").read_text())
     assert [table["name"] for table in stored["tables"]] == [table.name for table in report.tables]

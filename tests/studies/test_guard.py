@@ -23,7 +23,7 @@ from heal.studies.guard_parts import (
     settings,
     thresholds,
 )
-from heal.studies.parts import Evaluation, Measured, Records
+from heal.studies.parts import Evaluation, Measured, Measurement, Records
 from heal.studies.sentence_risks import DETECTOR, LOGPROB, RANDOM, Described, chosen_threshold, sentence_risks
 from heal.studies.setup import Setup
 from heal.studies.study import Found, Outcome
@@ -130,6 +130,8 @@ def test_follow_up(tmp_path):
     assert known == {DETECTOR: 0.48, LOGPROB: 0.48, RANDOM: 0.5}
     answers, questions, others = follow_up(first)
     assert isinstance(answers, Evaluation)
+    assert isinstance(questions, Evaluation)
+    assert isinstance(others, Evaluation)
     assert answers.methods[GUARD] == Guard(threshold=0.48)
     assert answers.methods[RETRY] == Guard(threshold=0.48, action="retry")
     assert answers.methods[BY_LOGPROB] == Guard(threshold=0.48, risk="logprob", words="world")
@@ -139,6 +141,7 @@ def test_follow_up(tmp_path):
     assert [part.name for part in parts(SETUP)] == ["choosing natural", "judging natural"]
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_report(tmp_path):
     first, _ = found(tmp_path)
     methods = list(settings(SETUP, thresholds(first)))
@@ -196,7 +199,7 @@ def test_dropping_afterwards_is_what_the_guard_does():
     measuring = sentence_risks("x", task, setup)
     own = Described.of(task, measuring.measure(vlm, task.samples()))
     for kind, threshold in ((DETECTOR, 0.2), (LOGPROB, 0.5)):
-        method = Guard(risk=kind, threshold=threshold, words="world")
+        method = Guard(risk=kind, threshold=threshold, words="world")  # type: ignore[arg-type]
         answers = vlm.generate(
             [s.image() for s in task.samples()],
             [s.prompt for s in task.samples()],
@@ -211,3 +214,14 @@ def test_dropping_afterwards_is_what_the_guard_does():
 
 def test_study():
     assert STUDY.benchmarks == ("chair", "pope", "mme")
+
+
+def test_a_model_without_a_detector_has_no_verdict():
+    vlm = VLM.random()
+    measurements = [part for part in parts(SETUP) if isinstance(part, Measurement)]
+    records = {part.name: Records.of(part.measure(vlm, part.samples)) for part in measurements}
+    nothing = Found(SETUP, records)
+    assert follow_up(nothing) == []
+    (verdict,) = report(nothing).verdicts
+    assert verdict.outcome == Outcome.TOO_FEW
+    assert "this model has no detector" in verdict.text

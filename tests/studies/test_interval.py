@@ -46,6 +46,7 @@ def test_parts():
     assert times.passes == len(answers.methods) == 7
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_report(tmp_path):
     made = report(found(tmp_path))
     rows = {row.labels["S"]: row.values for row in made.tables[0].rows}

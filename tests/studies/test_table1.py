@@ -22,12 +22,12 @@ SETUP = Setup(samples=IMAGES, methods={"vcd": VCD(), "opera": OPERA(), "heal": H
 
 
 def described(task: Task, wrong: int) -> dict[str, str]:
-    """Captions with one correct object each; the first ones also name a hallucinated object."""
+    """Captions with one correct object each; the first ones also name two hallucinated objects."""
     found = {}
     for place, sample in enumerate(task.samples()):
         objects = sample.truth["objects"]
-        absent = "zebra" if "zebra" not in objects else "giraffe"
-        found[sample.id] = f"A {absent} and a {objects[0]}." if place < wrong else f"A {objects[0]}."
+        one, other, *_ = (name for name in ("zebra", "giraffe", "sheep", "cow") if name not in objects)
+        found[sample.id] = f"A {one}, a {other} and a {objects[0]}." if place < wrong else f"A {objects[0]}."
     return found
 
 

@@ -28,7 +28,7 @@ from heal.studies.text_quality import (
     fluency_score,
     references,
 )
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import compared, enough, judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,38 +214,46 @@ def _changes(answered: Answered, texts: Texts, method: str, seed: int) -> dict[s
 
 def _verdicts(distribution: str, answered: Answered, texts: Texts, seed: int) -> list[Verdict]:
     """The paper: CHAIR_s is lowest in the middle of the range, and below the plain model there."""
-    images = len({sample.unit for sample in answered.samples})
     middle, low, high = (name(alpha, "two-sided") for alpha in (MIDDLE, ALPHAS[0], ALPHAS[-1]))
 
-    def verdict(claim: str, found: Interval, expected: str, paper: str | None = None, digits: int = 2) -> Verdict:
-        value = Value.of(found, paper=paper, expected=expected, n=images, digits=digits)
-        return judged(f"{claim} ({distribution})", value, "images")
+    def verdict(
+        claim: str, found: Interval, methods: tuple[str, str], expected: str, paper: str | None = None
+    ) -> Verdict:
+        return compared(f"{claim} ({distribution})", found, answered, methods, expected=expected, paper=paper)
 
     found = []
     for side in SIDES:
         method = name(MIDDLE, side)
         paper = paper_models.against_plain("chair_s", str(MIDDLE)) if side == "two-sided" else None
         changed = (answered.row(method).differences or {})["chair_s"]
-        found.append(verdict(f"CHAIR_s below plain at {method}", changed, "↓", paper))
+        found.append(verdict(f"CHAIR_s below plain at {method}", changed, (PLAIN, method), "↓", paper))
         gain = answered.row(method).equal_recall
         if gain is not None:
-            found.append(verdict(f"CHAIR_i at equal recall below plain at {method}", gain.mean, "↓"))
-        words = texts.differences(PLAIN, method, seed)
-        found += [
-            verdict(f"difference of {heading} to plain at {method}", words[figure], "", digits=digits)
-            for heading, (figure, digits) in QUALITY.items()
-            if figure in words and heading in (BLEU, PERPLEXITY)
-        ]
+            claim = f"CHAIR_i at equal recall below plain at {method}"
+            found.append(verdict(claim, gain.mean, (PLAIN, method), "↓"))
+        found += _of_texts(distribution, answered, texts.differences(PLAIN, method, seed), method)
     for end in (low, high):
         alpha = end.removeprefix("α = ").removesuffix(", two-sided")
         found.append(
             verdict(
                 f"CHAIR_s at α = {alpha} above that at α = {MIDDLE}, two-sided",
                 answered.differences(middle, end)["chair_s"],
+                (middle, end),
                 "↑",
                 paper_models.difference("alpha", "chair_s", str(MIDDLE), alpha),
             )
         )
+    return found
+
+
+def _of_texts(distribution: str, answered: Answered, words: Mapping[str, Interval], method: str) -> list[Verdict]:
+    """Figures that do not depend on hallucinations."""
+    found = []
+    for heading, (figure, digits) in QUALITY.items():
+        if figure in words and heading in (BLEU, PERPLEXITY):
+            claim = f"difference of {heading} to plain at {method} ({distribution})"
+            value = enough(Value.of(words[figure], n=answered.images, digits=digits))
+            found.append(judged(claim, value, "images"))
     return found
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from heal.bench.run.records import Key, Record
 from heal.bench.score import bootstrap
 from heal.bench.score.bootstrap import Interval
-from heal.bench.score.equal_recall import EqualRecall, cut_counts, equal_recall
+from heal.bench.score.equal_recall import KEYS, EqualRecall, cut_counts, equal_recall
 from heal.bench.score.summary import Row
 from heal.bench.tasks.base import Counts, Sample, Task, unit_counts
 from heal.studies.parts import Evaluated
+from heal.studies.statistics import FEWEST
 from heal.studies.study import Cell, Found, Value
 
 CHAIR_S, CHAIR_I, RECALL, LENGTH = "CHAIR_s ↓", "CHAIR_i ↓", "recall", "length"
@@ -79,6 +80,28 @@ class Answered:
             cut_counts(self.task, both, {s.id: own[s.id].text or "" for s in both}) for own in (one, other)
         )
         return equal_recall(before, after, self.seed)
+
+    @property
+    def images(self) -> int:
+        return len({sample.unit for sample in self.samples})
+
+    def errors(self, method: str) -> tuple[str, int] | None:
+        """Hallucinated objects in captions, or wrong answers to yes/no questions. None for other tasks."""
+        parses = self.parses(method)
+        samples = [sample for sample in self.samples if sample.id in parses]
+        every = [self.task.counts([sample], [parses[sample.id]]) for sample in samples]
+        if every and set(KEYS) <= set(every[0]):
+            return "hallucinated objects", int(sum(counts["wrong"] for counts in every))
+        if samples and "label" in samples[0].truth and "answer" in parses[samples[0].id]:
+            wrong = sum(parses[sample.id]["answer"] != sample.truth["label"] for sample in samples)
+            return "wrong answers", int(wrong)
+        return None
+
+    def behind(self, first: str, second: str) -> tuple[str, int]:
+        """What a comparison of two methods rests on: the images, or the errors of either if these are too few."""
+        found = [errors for method in (first, second) if (errors := self.errors(method)) is not None]
+        what, most = max(found, key=lambda one: one[1], default=("", FEWEST))
+        return (what, most) if self.images >= FEWEST > most else ("images", self.images)
 
     def _both(self, first: str, second: str) -> tuple[dict[str, Counts], dict[str, Counts]]:
         """Counts by image, of the samples that both methods answered."""

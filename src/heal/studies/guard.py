@@ -33,7 +33,7 @@ from heal.studies.guard_parts import (
 from heal.studies.sentence_risks import DETECTOR, LOGPROB, RANDOM, THRESHOLDS, Described
 from heal.studies.setup import Setup
 from heal.studies.study import Cell, Found, Outcome, Report, Row, Study, Table, Value, Verdict
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import compared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +140,6 @@ def _questions(found: Found, distribution: str) -> list[Row]:
 
 
 def _verdicts(distribution: str, answered: Answered) -> list[Verdict]:
-    images = len({sample.unit for sample in answered.samples})
     pairs = (
         ("the guard lowers CHAIR_i at equal recall", PLAIN, GUARD),
         ("the guard is better than dropping as many sentences at random", BY_CHANCE, GUARD),
@@ -153,14 +152,13 @@ def _verdicts(distribution: str, answered: Answered) -> list[Verdict]:
     for claim, first, second in pairs:
         gain = answered.gain(first, second)
         if gain is not None:
-            value = Value.of(gain.mean, expected="↓", n=images)
             highest = f"; {Value.of(gain.highest)} at the highest recall, {gain.highest_recall:.1f}"
-            made = judged(f"{claim} ({distribution})", value, "images")
+            made = compared(f"{claim} ({distribution})", gain.mean, answered, (first, second), expected="↓")
             found.append(replace(made, text=made.text + ("" if made.outcome == Outcome.TOO_FEW else highest)))
     for figure, name in (("chair_s", "CHAIR_s"), ("recall", "recall")):
         changed = answered.differences(PLAIN, GUARD)[figure]
-        value = Value.of(changed, n=images, digits=1)
-        found.append(judged(f"difference of {name} between guard and plain ({distribution})", value, "images"))
+        claim = f"difference of {name} between guard and plain ({distribution})"
+        found.append(compared(claim, changed, answered, (PLAIN, GUARD), digits=1))
     return found
 
 

@@ -15,7 +15,7 @@ from heal.studies.parts import Evaluation, Part, Records
 from heal.studies.setup import Setup
 from heal.studies.study import Cell, Found, Report, Row, Study, Table, Value, Verdict
 from heal.studies.timing import Times, ratio_between, timed, times_of
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import compared, judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,24 +100,23 @@ def _row(distribution: str, name: str, captions: Answered, questions: Answered, 
 
 def _verdicts(distribution: str, captions: Answered, questions: Answered) -> list[Verdict]:
     """The paper: F1 falls slightly from S = 2 to 20, and S = 10 is as good as S = 2."""
-    units = len({sample.unit for sample in captions.samples})
-
-    def compared(what: str, found: Interval, paper: str | None, expected: str) -> Verdict:
-        value = Value.of(found, paper=paper, expected=expected, n=units, digits=2)
-        return judged(f"{what} ({distribution})", value, "images")
-
-    f1 = questions.differences("2", "20")["f1"]
-    chair = captions.differences("2", "10")["chair_i"]
-    late = captions.differences("2", "20")["chair_i"]
-    return [
-        compared(
+    slow, usual, fast = "20", "10", "2"
+    f1 = questions.differences(fast, slow)["f1"]
+    chair = captions.differences(fast, usual)["chair_i"]
+    late = captions.differences(fast, slow)["chair_i"]
+    lower, same, higher = (
+        f"{claim} ({distribution})"
+        for claim in (
             "lower POPE F1 at S = 20 than at S = 2",
-            f1,
-            paper_models.difference("interval", "pope_f1", "2", "20"),
-            "↓",
-        ),
-        compared("CHAIR_i at S = 10 as at S = 2", chair, None, "="),
-        compared("higher CHAIR_i at S = 20 than at S = 2", late, None, "↑"),
+            "CHAIR_i at S = 10 as at S = 2",
+            "higher CHAIR_i at S = 20 than at S = 2",
+        )
+    )
+    paper = paper_models.difference("interval", "pope_f1", fast, slow)
+    return [
+        compared(lower, f1, questions, (fast, slow), paper=paper, expected="↓"),
+        compared(same, chair, captions, (fast, usual), expected="="),
+        compared(higher, late, captions, (fast, slow), expected="↑"),
     ]
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from heal import strict_json
 from heal.bench.run.names import method_name
-from heal.bench.score.bootstrap import Interval
 from heal.errors import RunError
 from heal.methods import HEAL, Method
 from heal.studies.answered import CHAIR_I, EQUAL_RECALL, Answered
@@ -28,9 +27,8 @@ from heal.studies.paper_table import (
 )
 from heal.studies.parts import Evaluation
 from heal.studies.setup import Setup
-from heal.studies.statistics import FEWEST
 from heal.studies.study import Cell, Draw, Found, Outcome, Row, Table, Value, Verdict
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import compared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,9 +110,6 @@ class Compared:
     def columns(self) -> list[Column]:
         return self.table.there(self.found.setup)
 
-    def images(self, benchmark: str) -> int:
-        return len({sample.unit for sample in self.answered[benchmark].samples})
-
     def rows(self) -> list[Row]:
         found = [self._row(name, PLAIN if name == PLAIN else HEAL_ROW) for name in forms(self.found.setup)]
         return found + [self._difference(name) for name in forms(self.found.setup) if name != PLAIN]
@@ -163,7 +158,7 @@ class Compared:
 
     def _verdicts(self, name: str, column: Column) -> Iterator[Verdict]:
         answered = self.answered[column.benchmark]
-        row, expected, n = answered.row(name), self.expected(column), self.images(column.benchmark)
+        row, expected = answered.row(name), self.expected(column)
         word = {"↑": "higher", "↓": "lower"}.get(expected, "other")
         heading = column.heading.removesuffix(" ↓")
         claim = f"{name}: {word} {heading} than plain ({self.distribution})"
@@ -171,12 +166,12 @@ class Compared:
             why = f"no judge has rated the answers (heal score {answered.evaluated.summary.folder} --judge NAME)"
             yield Verdict(claim, Outcome.TOO_FEW, f"{claim}: {why}, so there is no verdict")
             return
-        found = _enough((row.differences or {})[column.figure], n)
-        paper = self._paper_text(name, column)
-        yield judged(claim, Value.of(found, expected=expected, paper=paper, n=n, digits=column.digits), "images")
+        found, paper = (row.differences or {})[column.figure], self._paper_text(name, column)
+        shown: dict[str, Any] = {"expected": expected, "paper": paper, "digits": column.digits}
+        yield compared(claim, found, answered, (PLAIN, name), **shown)
         if column.heading == CHAIR_I and row.equal_recall is not None:
             claim = f"{name}: lower CHAIR_i at equal recall than plain ({self.distribution})"
-            yield judged(claim, Value.of(_enough(row.equal_recall.mean, n), expected="↓", n=n), "images")
+            yield compared(claim, row.equal_recall.mean, answered, (PLAIN, name), expected="↓")
 
     def _paper_text(self, name: str, column: Column) -> float | str:
         """The paper's difference for this model, or the range over its models."""
@@ -184,11 +179,6 @@ class Compared:
         every = self.table.changes(column)
         shown = f"{min(every):+.{column.digits}f} to {max(every):+.{column.digits}f} over its models"
         return shown if own is None else own
-
-
-def _enough(found: Interval, images: int) -> Interval:
-    """No interval for too few images: resampling a few images says nothing about others."""
-    return found if images >= FEWEST else Interval(found.value, math.nan, math.nan)
 
 
 def printed_rows(table: ModelTable, columns: Sequence[Column], without: str) -> list[Row]:
@@ -215,8 +205,8 @@ def notes(table: ModelTable, found: Found, every: Sequence[Compared]) -> list[st
     setup = found.setup
     name = papers_name(str(found.model["name"]))
     said = [f"{b} is left out: {setup.missing(b)}" for b in table.benchmarks if setup.missing(b)]
-    for compared in every:
-        said += [note for b, answered in compared.answered.items() if (note := judge_note(b, answered))]
+    for one in every:
+        said += [note for b, answered in one.answered.items() if (note := judge_note(b, answered))]
     own = name if table.printed(name) else ""
     used = ", ".join(f"{n} = {method_name(m)}" for n, m in forms(setup).items() if m is not None)
     same = f"The paper's figures of {own} are beside those of this model." if own else "The paper has no such model."
@@ -237,7 +227,7 @@ def judge_note(benchmark: str, answered: Answered) -> str:
 
 def figures(every: Sequence[Compared]) -> dict[str, Draw]:
     """One figure per distribution."""
-    return {compared.distribution: partial(_figure, compared) for compared in every}
+    return {one.distribution: partial(_figure, one) for one in every}
 
 
 def _figure(compared: Compared) -> Figure:

@@ -26,6 +26,7 @@ from heal.studies.statistics import Compared
 from heal.studies.study import Cell, Found, Report, Row, Table, Value
 from heal.studies.traces import answers
 from heal.studies.variants import PLAIN, SWAPPED, Variant, traces_name
+from heal.studies.verdicts import enough
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,8 +135,12 @@ def pope_f1(found: Found, variant: Variant, distribution: str) -> tuple[Interval
     part = SWAPPED if variant.swaps and SWAPPED in found.parts else "pope"
     if not variant.answers:
         return NOTHING, None
-    row = found.evaluation(part).row(found.setup.task_name("pope", distribution), variant.label)
-    return row.figures[F1], None if row.differences is None else row.differences[F1]
+    evaluated, task = found.evaluation(part), found.setup.task_name("pope", distribution)
+    row = evaluated.row(task, variant.label)
+    if row.differences is None:
+        return row.figures[F1], None
+    images = len({sample.unit for sample in evaluated.samples.get(task, ())})
+    return row.figures[F1], enough(Value.of(row.differences[F1], n=images or None)).interval
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────

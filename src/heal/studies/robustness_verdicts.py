@@ -90,7 +90,7 @@ def f1_verdict(distribution: str, own: Sequence[Result], topic: Topic) -> Verdic
     claim = f"equal POPE F1 whatever the {topic.what} ({distribution})"
     found = {r.label: r.f1_difference for r in own if r.f1_difference is not None and known(r.f1_difference)}
     if not found:
-        return Verdict(claim, Outcome.TOO_FEW, f"{claim}: no answers to compare, so there is no verdict")
+        return Verdict(claim, Outcome.TOO_FEW, f"{claim}: too few answers to compare, so there is no verdict")
     differ = any(widened(difference, len(found)).excludes_zero for difference in found.values())
     outcome = Outcome.NOT_CONFIRMED if differ else Outcome.CONSISTENT
     shown = ", ".join(f"{label} {_signed(difference)}" for label, difference in found.items())

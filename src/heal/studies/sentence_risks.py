@@ -16,10 +16,11 @@ from heal.bench.score.bootstrap import Interval
 from heal.bench.score.equal_recall import EqualRecall, cut_counts, equal_recall
 from heal.bench.tasks.base import Sample, Task
 from heal.engine.answers import Sentence
+from heal.errors import ConfigError, first_line
 from heal.generate import Answer
 from heal.methods.guard import Guard
 from heal.methods.guard_sentences import decided, sentence_spans, words_in
-from heal.studies.parts import Measured, Measurement
+from heal.studies.parts import ERROR, Measured, Measurement
 from heal.studies.setup import Setup
 from heal.token_spans import decoded, token_spans
 from heal.vlm import VLM
@@ -36,14 +37,17 @@ def sentence_risks(name: str, task: Task, setup: Setup) -> Measurement:
     find, marking = setup.find, Guard(action="mark", threshold=1.0)
 
     def measure(vlm: VLM, samples: Sequence[Sample]) -> list[Measured]:
-        answers = vlm.generate(
-            [sample.image() for sample in samples],
-            [sample.prompt for sample in samples],
-            method=marking,
-            max_new_tokens=setup.caption_tokens,
-            do_sample=False,
-            num_beams=1,
-        )
+        try:
+            answers = vlm.generate(
+                [sample.image() for sample in samples],
+                [sample.prompt for sample in samples],
+                method=marking,
+                max_new_tokens=setup.caption_tokens,
+                do_sample=False,
+                num_beams=1,
+            )
+        except ConfigError as error:  # no detector fits the model
+            return [Measured(sample.id, {ERROR: first_line(error)}) for sample in samples]
         return [
             Measured(sample.id, {"unit": sample.unit, "sentences": risks_of(vlm, answer, find)})
             for sample, answer in zip(samples, answers, strict=True)

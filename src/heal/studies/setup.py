@@ -141,7 +141,7 @@ class Setup:
 
     @cached_property
     def _tasks(self) -> dict[tuple[str, str], Task]:
-        """One per benchmark and distribution, because scenes are drawn and official files are read when it is used."""
+        """One per benchmark and distribution: scenes are drawn and official files are read when a task is used."""
         return {}
 
     def _make(self, benchmark: str, distribution: str) -> Task:

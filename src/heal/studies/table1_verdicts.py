@@ -13,8 +13,8 @@ from heal.studies.paper import printed
 from heal.studies.paper_table import PLAIN
 from heal.studies.robustness_verdicts import widened
 from heal.studies.statistics import FEWEST
-from heal.studies.study import Outcome, Value, Verdict
-from heal.studies.verdicts import judged
+from heal.studies.study import Outcome, Verdict
+from heal.studies.verdicts import compared
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Standing:
         return [claim for claim in there if claim.benchmark == "chair" or name not in self.captions_only]
 
     def images(self, benchmark: str) -> int:
-        return len({sample.unit for sample in self.answered[benchmark].samples})
+        return self.answered[benchmark].images
 
     def interval(self, found: Interval, benchmark: str) -> Interval:
         """None for too few images: resampling a few images says nothing about others."""
@@ -78,19 +78,19 @@ def verdicts(distribution: str, found: Sequence[Standing]) -> list[Verdict]:
 
 
 def against_plain(distribution: str, standing: Standing, name: str, claim: Claim) -> Verdict:
-    row = standing.answered[claim.benchmark].row(name)
-    difference = standing.interval((row.differences or {})[claim.figure], claim.benchmark)
-    images, paper = standing.images(claim.benchmark), _printed(standing, name, claim)
-    value = Value.of(difference, expected=claim.expected, paper=paper, n=images)
-    return judged(f"{name}: {claim.text} than plain ({distribution})", value, "images")
+    answered = standing.answered[claim.benchmark]
+    difference = (answered.row(name).differences or {})[claim.figure]
+    text, paper = f"{name}: {claim.text} than plain ({distribution})", _printed(standing, name, claim)
+    return compared(text, difference, answered, (PLAIN, name), expected=claim.expected, paper=paper)
 
 
 def at_equal_recall(distribution: str, standing: Standing, name: str) -> list[Verdict]:
-    gain = standing.answered["chair"].row(name).equal_recall if "chair" in standing.answered else None
-    if gain is None:
+    answered = standing.answered.get("chair")
+    gain = None if answered is None else answered.row(name).equal_recall
+    if answered is None or gain is None:
         return []
-    value = Value.of(standing.interval(gain.mean, "chair"), expected="↓", n=standing.images("chair"))
-    return [judged(f"{name}: lower CHAIR_i at equal recall than plain ({distribution})", value, "images")]
+    text = f"{name}: lower CHAIR_i at equal recall than plain ({distribution})"
+    return [compared(text, gain.mean, answered, (PLAIN, name), expected="↓")]
 
 
 def _printed(standing: Standing, name: str, claim: Claim) -> float | None:

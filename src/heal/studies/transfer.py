@@ -25,14 +25,13 @@ from heal.studies.transfer_choice import (
     Choice,
     Place,
     choices,
-    is_correct,
     measured,
     on_halves,
     part_name,
     places,
     using,
 )
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import compared, enough
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,18 +129,8 @@ class Used:
             found = Interval(*[float("nan")] * 3) if gain is None else gain.mean
         else:
             found = self.answered.differences(first, second)["f1"]
-        if max(self.errors(first), self.errors(second)) < FEWEST:
-            return Interval(found.value, float("nan"), float("nan"))
-        return found
-
-    def errors(self, method: str) -> int:
-        """Hallucinated object names, or wrong answers."""
-        task, parses = self.answered.task, self.answered.parses(method)
-        samples = [s for s in self.answered.samples if s.id in parses]
-        if self.place.benchmark == CAPTIONS:
-            return int(sum(task.counts([s], [parses[s.id]])["wrong"] for s in samples))
-        records = self.answered.records(method)
-        return sum(not is_correct(task, s, records[s.id].text or "") for s in samples)
+        _, n = self.answered.behind(first, second)
+        return enough(Value.of(found, n=n)).interval
 
     def cells(self, source: Source | None) -> dict[str, Cell]:
         """The figures of an α, or of the plain model."""
@@ -165,10 +154,9 @@ class Used:
             )
         return found
 
-    def compared(self, first: str, second: str) -> Value:
-        """The difference with the number of errors behind it, for a verdict."""
-        errors = max(self.errors(first), self.errors(second))
-        return Value.of(self.difference(first, second), expected="=", n=errors)
+    def judged(self, claim: str, first: str, second: str) -> Verdict:
+        """Whether the two are equal, or too few images or errors to tell."""
+        return compared(claim, self.difference(first, second), self.answered, (first, second), expected="=")
 
     @property
     def figure(self) -> str:
@@ -177,10 +165,6 @@ class Used:
     @property
     def short(self) -> str:
         return self.figure.removeprefix("POPE ")
-
-    @property
-    def error(self) -> str:
-        return "hallucinated objects" if self.place.benchmark == CAPTIONS else "wrong answers"
 
 
 def used(found: Found, own: Mapping[Place, Choice]) -> list[Used]:
@@ -263,7 +247,7 @@ def _against_plain(u: Used) -> Verdict:
     """If even the α of the task itself changes nothing, the comparison of several α says little."""
     assert u.own is not None
     claim = f"its own α on {u.place}"
-    found = judged(claim, u.compared(PLAIN, u.own.method), u.error)
+    found = u.judged(claim, PLAIN, u.own.method)
     if found.outcome is Outcome.TOO_FEW:
         return found
     difference = u.difference(PLAIN, u.own.method)
@@ -281,8 +265,8 @@ def _verdict(u: Used, source: Source, own: Mapping[Place, Choice]) -> Verdict:
         return Verdict(claim, Outcome.TOO_FEW, text)
     if u.own.alpha == source.alpha:
         return Verdict(claim, Outcome.MEASURED, f"{claim}: it is the same α ({source.alpha:g}), so nothing differs")
-    value = u.compared(u.own.method, source.method)
-    found = judged(claim, value, u.error)
+    value = Value.of(u.difference(u.own.method, source.method))
+    found = u.judged(claim, u.own.method, source.method)
     if found.outcome is Outcome.TOO_FEW:
         return found
     text = f"{u.short} on {u.place} with the α of {source.where} instead of its own ({u.own.alpha:g}): {value}"

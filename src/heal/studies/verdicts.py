@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
+from heal.bench.score.bootstrap import Interval
+from heal.studies.answered import Answered
 from heal.studies.statistics import FEWEST
 from heal.studies.study import Outcome, Value, Verdict
 
@@ -16,6 +22,21 @@ def judged(claim: str, difference: Value, of: str = "hallucinated tokens") -> Ve
     outcome = _outcome(difference)
     printed = "" if difference.paper is None else f", paper {_number(difference)}"
     return Verdict(claim, outcome, f"{claim} {outcome}: {difference}{printed}")
+
+
+def compared(claim: str, found: Interval, answered: Answered, methods: tuple[str, str], **shown: Any) -> Verdict:
+    """Judge a difference between the answers of two methods. There is no verdict on fewer than `FEWEST` images, or if
+    both methods together make hardly a mistake: resampling them says nothing about other images.
+
+    `shown`: fields of `Value`, such as `expected` and `paper`.
+    """
+    what, n = answered.behind(*methods)
+    return judged(claim, enough(Value.of(found, n=n, **shown)), what)
+
+
+def enough(found: Value) -> Value:
+    """The value without its interval if fewer than `FEWEST` images or tokens are behind it."""
+    return found if found.n is None or found.n >= FEWEST else replace(found, low=math.nan, high=math.nan)
 
 
 def _outcome(difference: Value) -> Outcome:
