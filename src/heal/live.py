@@ -14,6 +14,7 @@ from heal.tracing import measurements, pieces
 
 if TYPE_CHECKING:
     from heal.detect.model import Detector
+    from heal.detect.risk import Judged
     from heal.methods.base import Handle
     from heal.recorder import Recorder
 
@@ -29,10 +30,15 @@ class SoFar:
 
     tokens: tuple[str, ...] = ()
     """The text that each token adds."""
-    risk: tuple[float, ...] = ()
-    """For each token, the probability that an object word which starts there is hallucinated."""
+    judged: Judged | None = None
+    """The risks of the tokens and of the object words."""
     share: tuple[float, ...] = ()
     """For each token, the mean visual share of the synergy heads."""
+
+    @property
+    def risk(self) -> tuple[float, ...]:
+        """For each token, the probability that an object word which starts there is hallucinated."""
+        return () if self.judged is None else self.judged.risk
 
 
 class Live:
@@ -72,8 +78,7 @@ class Live:
         began = time.perf_counter()
         if began < self._next:
             return
-        risk, share = self._values()
-        self.so_far = SoFar(self._texts(), risk, share)
+        self.so_far = SoFar(self._texts(), *self._values())
         now = time.perf_counter()
         self._next = now + max(PAUSE, (now - began) * (1 / SHARE_OF_TIME - 1))
 
@@ -82,20 +87,20 @@ class Live:
         texts = pieces(self.tokenizer, self._ids)
         return tuple("" if token in special else text for token, text in zip(self._ids, texts, strict=True))
 
-    def _values(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Risks and visual shares. At least one of them is empty."""
+    def _values(self) -> tuple[Judged | None, tuple[float, ...]]:
+        """Risks or visual shares."""
         if self._source is None:
-            return (), ()
+            return None, ()
         handle, recorder, detector = self._source
         values = self._generated(handle, recorder)
         found = measurements(handle, values)
         if detector is None:
             share = mean_share(visual_share(found.visual, found.language), found.types)
-            return (), tuple(share[self.steps].tolist())
+            return None, tuple(share[self.steps].tolist())
         from heal.detect.risk import judge  # detection builds on the generation
 
         text = self.tokenizer.decode(self._ids, skip_special_tokens=True)
-        return judge(detector, found, self.tokenizer, values.ids, text, self.steps).risk, ()
+        return judge(detector, found, self.tokenizer, values.ids, text, self.steps), ()
 
     def _generated(self, handle: Handle, recorder: Recorder) -> TokenValues:
         """All generated tokens, with those that the method holds back or leaves out."""

@@ -13,6 +13,7 @@ from heal.app.sessions import MOST, Session, Sessions
 from heal.engine.locks import lock_of
 from heal.studies.objects import PROMPT
 from tests.engine.clean import footprint
+from tests.zoo_vlm import zoo_vlm
 
 TOKENS = 40
 
@@ -158,6 +159,29 @@ def test_photos_are_noted(answerer: Answerer) -> None:
     assert last.answered is not None
     assert last.answered.data()["notes"] == list(last.answered.notes)
     assert last.answered.data()["objects"] is None
+
+
+def test_waiting_questions_are_counted() -> None:
+    sessions = Sessions()
+    for name in "abc":
+        sessions.of(name).ask()
+        sessions.of(name).ask()  # instead of the earlier one
+    assert sessions.waiting == 3
+    ticket = sessions.of("a").begin()
+    sessions.leave("b")
+    assert sessions.waiting == 1
+    assert not ticket.cancelled
+    sessions.of("a").ask()
+    assert ticket.cancelled
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "gemma3", "llava_next"])
+def test_any_model(name: str, answerer: Answerer, scene: dict[str, object]) -> None:
+    own = Answerer(zoo_vlm(name), answerer.folder)
+    assert not own.examples.all
+    last = list(ask(own, Session(), scene, compare=True))[-1]
+    assert (last.message, [panel.name for panel in last.panels]) == ("Done.", ["plain", "heal"])
+    assert all(panel.so_far.share for panel in last.panels)
 
 
 def test_sessions_are_bounded() -> None:

@@ -9,6 +9,7 @@ pytest.importorskip("gradio")
 from heal.app import markup
 from heal.app.answering import Panel, Progress
 from heal.app.sessions import Answered
+from heal.detect.risk import Judged, ObjectRisk
 from heal.live import SoFar
 from heal.world.mentions import mentions
 from tests.view.traces import HOSTILE
@@ -31,6 +32,14 @@ def test_words_have_their_highest_risk_or_mean_share() -> None:
     assert re.sub("<[^>]*>", "", risk) == "A blue kite and a dog."
 
 
+def test_only_object_words_have_a_risk() -> None:
+    word = ObjectRisk("kite", "kite", (7, 11), (2, 4), 0.8, ())
+    judged = Judged((0.9,) * len(TOKENS), (word,), 0.5)
+    shown = markup.live(Progress("", panels=(Panel("plain", SoFar(TOKENS, judged)),)), mentions)
+    assert {name: value for name, value in shades(shown).items() if value is not None} == {"kite": 80}
+    assert "risk that an object word is hallucinated" in shown
+
+
 def test_names_of_missing_objects_are_marked() -> None:
     marked = re.findall(r'heal-wrong"[^>]*>([^<]*)<', markup.words(TOKENS, (), "", {"dog"}, mentions))
     assert marked == ["kite"]
@@ -39,7 +48,7 @@ def test_names_of_missing_objects_are_marked() -> None:
 
 @pytest.mark.parametrize("text", [HOSTILE, '"><script>alert(1)</script>', "&lt;b&gt;"])
 def test_any_text_is_escaped(text: str) -> None:
-    progress = Progress(text, failed=True, panels=(Panel(text, SoFar((text,), risk=(0.5,))),), objects=frozenset())
+    progress = Progress(text, failed=True, panels=(Panel(text, SoFar((text,), share=(0.5,))),), objects=frozenset())
     for found in (markup.status(progress), markup.live(progress, mentions), markup.links(Answered(text, {}, None))):
         tags = set(re.findall(r"<\s*/?\s*(\w+)", found))
         assert tags <= {"p", "section", "h3", "span", "i", "a"}

@@ -70,3 +70,17 @@ def test_hidden_progress_prints_nothing(capsys: pytest.CaptureFixture[str]) -> N
     with progress("answers", shown=False) as report:
         report("task", 1, 1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_rate_of_other_work_is_its_own() -> None:
+    found: list[str] = []
+    now = 0.0
+    lines = PlainProgress("answers", found.append, lambda: now)
+    for what, before, total in (("first", 0, 50), ("second", 20, 80), ("third", 0, 80)):
+        for done in range(before, total + 1):
+            now += 1.0
+            lines.report(what, done, total)
+    assert [line for line in found if "-" in line] == []
+    assert "first: 50/50 answers (100 %), 1.0 answers/s in 50 s" in found
+    assert "second: 80/80 answers (100 %), 1.0 answers/s in 60 s" in found
+    assert found[-1] == "third: 80/80 answers (100 %), 1.0 answers/s in 80 s"

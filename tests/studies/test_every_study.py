@@ -8,7 +8,8 @@ import pytest
 
 from heal import VLM
 from heal.errors import ConfigError
-from heal.studies import cost, launch_counts, timing
+from heal.methods import HEAL, OPERA, VCD
+from heal.studies import cost, launch_counts, table1_methods, timing
 from heal.studies.running import StudyRunner
 from heal.studies.setup import Setup
 from heal.studies.study import Outcome, Report, available, named
@@ -25,6 +26,11 @@ def offline():
     return [name for name, study in available().items() if not study.missing(setup)]
 
 
+def few_methods():
+    """One of each kind: plain, a rival, a slow one, and HEAL."""
+    return {"plain": None, "vcd": VCD(), "opera": OPERA(beams=2, candidates=2), "heal": HEAL()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", offline())
 def test_two_images_are_enough_to_run(runner, name, monkeypatch):
@@ -32,6 +38,7 @@ def test_two_images_are_enough_to_run(runner, name, monkeypatch):
     monkeypatch.setattr(timing, "STEPS", 4)
     monkeypatch.setattr(cost, "STEPS", 4)
     monkeypatch.setattr(launch_counts, "TOKENS", 2)
+    monkeypatch.setattr(table1_methods, "published", few_methods)
     study = available()[name]
     report = runner.study(study, Setup(samples=2, distributions=("natural", "counter"), max_new_tokens=40))
     assert isinstance(report, Report)

@@ -136,8 +136,8 @@ class Answerer:
         special = set(self.vlm.tokenizer.all_special_ids)
         pairs = zip(answer.token_ids, answer.trace.tokens, strict=True)
         tokens = tuple("" if token in special else text for token, text in pairs)
-        if answer.risk is not None:
-            return SoFar(tokens, risk=answer.risk)
+        if answer.judged is not None:
+            return SoFar(tokens, answer.judged)
         return SoFar(tokens, share=tuple(answer.trace.mean_alpha().tolist()))
 
     def _notes(self, asked: Asked) -> Iterator[str]:

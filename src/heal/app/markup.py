@@ -38,14 +38,24 @@ def live(progress: Progress, find: Find) -> str:
 def panel(one: Panel, objects: Collection[str] | None, find: Find) -> str:
     """One answer with its shading, and facts if it is complete."""
     shown, kind = one.so_far, _kind(one.so_far)
-    values = getattr(shown, kind) if kind else ()
     facts = "" if one.answer is None else f'<p class="heal-facts">{html.escape(facts_of(one.answer))}</p>'
+    text = words(shown.tokens, values_of(shown), kind, objects, find)
     busy = "true" if one.answer is None else "false"
     return (
         f'<section class="heal-answer" aria-busy="{busy}"><h3>{html.escape(one.name)}</h3>'
-        f'<p class="heal-text heal-{kind or "none"}">{words(shown.tokens, values, kind, objects, find)}</p>{facts}'
+        f'<p class="heal-text heal-{kind or "none"}">{text}</p>{facts}'
         "</section>"
     )
+
+
+def values_of(shown: SoFar) -> Sequence[float]:
+    """What shades each token: the risk of its object word, or the visual share. NaN where there is none."""
+    if shown.judged is None:
+        return shown.share
+    risk = [math.nan] * len(shown.tokens)
+    for word in shown.judged.objects:
+        risk[slice(*word.tokens)] = [word.risk] * (word.tokens[1] - word.tokens[0])
+    return risk
 
 
 def words(
@@ -95,7 +105,7 @@ def links(answered: Answered) -> str:
 
 
 def _kind(shown: SoFar) -> str:
-    return "risk" if shown.risk else "share" if shown.share else ""
+    return "risk" if shown.judged is not None else "share" if shown.share else ""
 
 
 def _groups(tokens: Sequence[str]) -> list[list[int]]:

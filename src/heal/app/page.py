@@ -24,12 +24,13 @@ SHOW_ANSWER = """() => {
 SWEEP, AGE = 300, 3600
 """Every so many seconds, uploads older than this are deleted."""
 MOST_WAITING = 16
-"""Questions in the queue. More are refused."""
+"""Questions that wait. More are refused."""
 HEIGHT = 900
 """Of the view, in pixels."""
 TOKENS = 128
 EXAMPLES = "<p>Natural scenes, and counter scenes, which contradict what the model expects:</p>"
 WAITING = Progress("Waiting for the model …")
+FULL = Progress(f"{MOST_WAITING} questions are waiting already: ask again later", failed=True)
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "undocumented"}
 
@@ -68,7 +69,7 @@ class Page:
             self.links = gr.HTML(elem_id="links")
             self.view = gr.HTML(elem_id="view")
             self._events()
-        self.blocks.queue(max_size=MOST_WAITING, default_concurrency_limit=1, api_open=False)
+        self.blocks.queue(max_size=2 * MOST_WAITING, default_concurrency_limit=1, api_open=False)
 
     # ── components ────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +133,8 @@ class Page:
         for button, answer in ((self.ask, self._answer), (self.both, self._compare)):
             button.click(None, js=SHOW_ANSWER)
             asked = button.click(self._asked, None, [*buttons, *shown], **AT_ONCE)
-            done = asked.then(
+            asked.failure(self._refused, None, [self.status], **AT_ONCE)
+            done = asked.success(
                 answer,
                 inputs,
                 shown,
@@ -153,9 +155,14 @@ class Page:
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────
 
     def _asked(self, request: gr.Request) -> list[Any]:
+        if self.sessions.waiting >= MOST_WAITING:
+            raise gr.Error(FULL.message, print_exception=False)
         self.sessions.of(str(request.session_hash)).ask()
         locked = gr.update(interactive=False)
         return [locked, locked, gr.update(interactive=True), markup.status(WAITING), "", "", ""]
+
+    def _refused(self) -> str:
+        return markup.status(FULL)
 
     def _ended(self) -> list[Any]:
         free = gr.update(interactive=True)

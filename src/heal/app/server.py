@@ -21,7 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from heal.app.answering import Answerer
 from heal.app.asking import MOST_BYTES
 from heal.app.downloads import route
-from heal.app.sessions import Sessions
+from heal.app.sessions import MOST, Sessions
 from heal.errors import ConfigError, HealError
 from heal.vlm import VLM
 
@@ -79,6 +79,7 @@ def _launch(blocks: Any, port: int, folder: Path, **page: Any) -> None:
         inbrowser=False,
         show_error=False,
         max_file_size=MOST_BYTES,
+        state_session_capacity=MOST,
         allowed_paths=[str(folder / "examples")],
         footer_links=[],
         run_history=False,

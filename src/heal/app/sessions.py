@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,26 +71,30 @@ class Answered:
 
 
 class Session:
-    """One open page."""
+    """One open page. It has one question at a time."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Ticket] = deque()
-        self._active: Ticket | None = None
+        self._ticket: Ticket | None = None
+        self.waiting = False
+        """Whether its question waits for its turn."""
         self.answered: Answered | None = None
 
     def ask(self) -> None:
         """A question was sent. It may have to wait."""
-        self._waiting.append(Ticket())
+        self.stop()
+        self._ticket, self.waiting = Ticket(), True
 
     def begin(self) -> Ticket:
-        """The next question is answered now."""
-        self._active = self._waiting.popleft() if self._waiting else Ticket()
-        return self._active
+        """The question is answered now."""
+        if self._ticket is None or not self.waiting:
+            self._ticket = Ticket()
+        self.waiting = False
+        return self._ticket
 
     def stop(self) -> None:
-        """Cancel what runs and what waits."""
-        for ticket in [*self._waiting, *([self._active] if self._active else [])]:
-            ticket.cancel()
+        """Cancel the question, whether it waits or not."""
+        if self._ticket is not None:
+            self._ticket.cancel()
 
 
 class Sessions:
@@ -108,6 +112,12 @@ class Sessions:
         if oldest is not None:
             oldest.stop()
         return found
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that wait."""
+        with self._lock:
+            return sum(one.waiting for one in self._all.values())
 
     def leave(self, name: str) -> None:
         """The page was closed."""

@@ -21,7 +21,10 @@ Report = Callable[[str, int, int], None]
 
 @dataclass
 class PlainProgress:
-    """Writes a line for every tenth of the work and at least every ten seconds."""
+    """Writes a line for every tenth of the work and at least every ten seconds.
+
+    Another total, or fewer finished items than before, is other work, whose rate is measured on its own.
+    """
 
     unit: str
     write: Callable[[str], None] = note
@@ -30,11 +33,14 @@ class PlainProgress:
     _before: int = field(default=0, init=False)
     """Items finished before the start, which do not count towards the rate."""
     _last: tuple[float, int] = field(default=(0.0, 0), init=False)
+    _seen: tuple[int, int] = field(default=(0, 0), init=False)
+    """Finished items and total of the last report."""
 
     def report(self, what: str, done: int, total: int) -> None:
         now = self.clock()
         part = PARTS * done // total if total else 0
-        if self._start is None:
+        other, self._seen = other_work(self._seen, done, total), (done, total)
+        if self._start is None or other:
             self._start, self._before, self._last = now, done, (now, part)
             if done < total:
                 return
@@ -50,6 +56,11 @@ class PlainProgress:
             return f"{what}: {share}"
         left = f", about {seconds / made * (total - done):.0f} s left" if done < total else f" in {seconds:.0f} s"
         return f"{what}: {share}, {made / seconds:.1f} {self.unit}/s{left}"
+
+
+def other_work(before: tuple[int, int], done: int, total: int) -> bool:
+    """Whether these are not the same items as in the report before: finished items and total."""
+    return total != before[1] or done < before[0]
 
 
 @contextmanager
@@ -84,7 +95,13 @@ def _bar(unit: str) -> Iterator[Report]:
         rich.TimeRemainingColumn(),
     )
     with rich.Progress(*columns, console=Console(stderr=True)) as display:
-        line = display.add_task("", total=None)
-        yield lambda what, done, total: display.update(
-            line, description=one_line(what, 60), completed=done, total=total
-        )
+        line, seen = display.add_task("", total=None), (0, 0)
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal seen
+            if other_work(seen, done, total):
+                display.reset(line)
+            seen = done, total
+            display.update(line, description=one_line(what, 60), completed=done, total=total)
+
+        yield report

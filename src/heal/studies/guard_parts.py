@@ -21,8 +21,10 @@ LOSS = 1.5
 """Points of recall that the threshold may cost on the images where it is chosen."""
 MOST_CHOOSING = 500
 """Images where the threshold is chosen."""
-MOST_OTHERS = 200
+MOST_OTHERS = 100
 """Images that other methods describe."""
+MOST_ASKED = 200
+"""Images that questions are asked about: the guard may not change an answer to them."""
 PLAIN, GUARD, RETRY = "plain", "guard", "guard, retry"
 HEALED, BOTH = "heal, chosen options", "heal, chosen options + guard"
 BY_LOGPROB, BY_CHANCE = "guard, log-probability", "guard, random"
@@ -96,10 +98,11 @@ def follow_up(found: Found) -> list[Part]:
     methods = settings(setup, thresholds(found))
     captions = {setup.task_name("chair", d): judging(setup, d) for d in setup.distributions}
     others = {name: FirstUnits(task, MOST_OTHERS) for name, task in captions.items() if _units(task) > MOST_OTHERS}
-    questions = [b for b in ("pope", "mme") if setup.has(b)]
+    fewer = replace(setup, samples=min(setup.images or MOST_ASKED, MOST_ASKED))
+    questions = fewer.tasks(*(b for b in ("pope", "mme") if setup.has(b)))
     return [
         Evaluation(CAPTIONS, captions, methods, setup.settings),
-        Evaluation(QUESTIONS, setup.tasks(*questions), {PLAIN: None, GUARD: methods[GUARD]}, setup.settings),
+        Evaluation(QUESTIONS, questions, {PLAIN: None, GUARD: methods[GUARD]}, setup.settings),
         Evaluation(OTHERS, captions | others, other_methods(setup), setup.settings),
     ]
 

@@ -23,6 +23,7 @@ from heal.bench.run.shard import Shard
 from heal.bench.score.summary import Summary
 from heal.cli.evaluate import evaluate
 from heal.errors import ConfigError, HealWarning, ImageError, RunError
+from heal.methods import OPERA
 from tests.bench.questions import Questions, pictures
 from tests.known import known
 
@@ -82,6 +83,21 @@ def test_records_match_the_model(vlm: VLM, whole: Path) -> None:
             assert record.fired is None or record.fired["changes"] == answer.fired.changes > 0
             assert 0 < record.first_token_seconds < record.seconds
             assert record.memory > 0
+
+
+def test_rows_of_a_batch_share_its_time_unless_they_are_generated_one_by_one(
+    vlm: VLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = VLM.generate
+
+    def timed(*args: Any, **options: Any) -> list[Any]:
+        return [replace(answer, seconds=8.0, first_token_seconds=4.0) for answer in generate(*args, **options)]
+
+    monkeypatch.setattr(VLM, "generate", timed)
+    methods = {"plain": None, "opera": OPERA(beams=1, candidates=1)}
+    run(vlm, [create("mini-pope", count=1)], methods, tmp_path / "run", replace(SMALL, limit=4))
+    records = Folder(tmp_path / "run").records().values()
+    assert {(r.method, r.seconds, r.first_token_seconds) for r in records} == {("plain", 2, 1), ("opera", 8, 4)}
 
 
 def test_folder_describes_the_run(vlm: VLM, whole: Path) -> None:

@@ -95,7 +95,7 @@ class Work:
     def _answers(
         self, task: str, name: str, rows: Sequence[tuple[Sample, Image.Image]]
     ) -> list[tuple[Answer | HealError, int]]:
-        """Return each answer with its batch size. If the batch fails, answer its rows one by one."""
+        """Return each answer with the number of rows that share its time. A failed batch is answered row by row."""
         if not rows:
             return []
         seed = self.settings.seed
@@ -110,7 +110,9 @@ class Work:
                     seed=sample_seed(seed, task, rows[0][0].id) if self.settings.sampled else seed,
                     **self.settings.decoding(self.tasks[task]),
                 )
-            return [(answer, len(rows)) for answer in found]
+            # rows that are generated one by one have times of their own
+            at_once = 1 if getattr(self.methods[name], "one_sample", False) else len(rows)
+            return [(answer, at_once) for answer in found]
         except SAMPLE_ERRORS as error:
             if len(rows) == 1:
                 return [(error, 1)]
