@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from heal.errors import HealError, TraceError
 from heal.trace import _DTYPES, FORMAT, Trace
-from heal.trace_parts import TracedImage, VisualSpan
+from heal.trace_parts import Patches, TracedImage, VisualSpan
 
 SCORES = ("visual", "language", "synergy", "total", "contribution", "beta", "gamma")
 VISUAL, SYNERGY = 2, 4
@@ -153,6 +153,42 @@ def test_a_trace_does_not_change() -> None:
 def test_invalid_fields_are_rejected(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TraceError, match=complaint):
         make(**change)
+
+
+def looking(**changes: Any) -> Patches:
+    levels = np.arange(3 * 2 * 4 * 6, dtype=np.uint8).reshape(3, 2, 4, 6)
+    fields: dict[str, Any] = {"levels": levels, "unit": np.ones((3, 2, 4), np.float32), "grid": (2, 3)}
+    return Patches(**(fields | changes))
+
+
+def test_patches_are_saved_and_compared(tmp_path: Path) -> None:
+    trace = make(patches=looking(box=(0.1, 0, 0.9, 1)))
+    trace.save(tmp_path / "t")
+    loaded = Trace.load(tmp_path / "t")
+    assert loaded == trace != make()
+    assert loaded.patches != looking()
+    assert loaded.patches == looking(box=[0.1, 0, 0.9, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"levels": np.zeros((3, 2, 4, 6), np.float32)}, "levels of patches must be a numpy array of uint8"),
+        ({"unit": np.ones((3, 2), np.float32)}, r"unit of patches must be a numpy array of float32 \[3, 2, 4\]"),
+        ({"grid": (2, 4)}, "a grid of 2 × 4 does not have 6 patches"),
+        ({"grid": (6,)}, "must be rows and columns"),
+        ({"box": (0, 0, 1)}, "must be left, top, right and bottom"),
+        ({"box": (0.5, 0, 0.2, 1)}, "must lie in the image"),
+    ],
+)
+def test_invalid_patches_are_rejected(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        looking(**change)
+
+
+def test_patches_belong_to_the_heads_of_the_trace() -> None:
+    with pytest.raises(TraceError, match=r"patches must be Patches for \[4, 2, 4\]"):
+        make(steps=4, patches=looking())
 
 
 def test_shape_and_repr() -> None:

@@ -16,6 +16,7 @@ from heal.errors import ConfigError, HealError, first_line
 from heal.measured import Measured, TokenValues
 from heal.methods.base import Fired, Handle, Method
 from heal.methods.observer import observer
+from heal.patches import record_patches
 from heal.recorder import Recorder
 from heal.request import Request
 from heal.trace import Trace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from heal.vlm import VLM
 
 MAX_NEW_TOKENS = 512
+Traced = bool | Literal["patches"]
+"""Whether measurements are recorded, and also where each head looks in the image."""
 Finish = Literal["stop", "length", "closed"]
 """The model ended its answer, the answer was cut at max_new_tokens, or its stream was closed."""
 
@@ -82,7 +85,7 @@ def generate(
     vlm: VLM,
     request: Request,
     method: Method | None,
-    trace: bool,
+    trace: Traced,
     risk: Detector | None = None,
     live: Live | None = None,
     **options: Any,
@@ -91,15 +94,18 @@ def generate(
 
     The log-probabilities are those of the search, if a method runs its own. If the output has `logits` (per token
     [rows, vocabulary]), they are taken from them, in the rows that `beam_indices` names; otherwise from the forward
-    passes. `trace` and `risk` without a method measure the plain model. `live` follows the answer while it grows.
+    passes. `trace` and `risk` without a method measure the plain model. trace="patches" also records where each head
+    looks in the image. `live` follows the answer while it grows.
     """
     check_values(options)
+    if trace not in (True, False, "patches"):
+        raise ConfigError(f"trace must be True, False or 'patches', not {trace!r}")
     if vlm.option("max_new_tokens", options) is None and "max_length" not in options:
         options["max_new_tokens"] = MAX_NEW_TOKENS
     if clash := sorted(set(options) & set(request.arguments)):
         raise ConfigError(f"{clash[0]} is computed from the images and prompts: leave it out")
     options |= method.generate_options() if method is not None else {}
-    measure = trace or risk is not None
+    measure = bool(trace) or risk is not None
     attached = observer(risk.options if risk is not None else {}) if measure and method is None else method
     # beams move between rows, and a compiled model may not call hooks: store the logits of all steps
     if vlm.option("num_beams", options) not in (None, 1) or is_compiled(vlm.model):
@@ -108,6 +114,8 @@ def generate(
     with _attached(vlm, request, attached, measure) as handle, recorder.watching(), _clear_refusals(recorder):
         if risk is not None and handle is not None:
             risk.check(len(handle.attachment.layout.layers), handle.attachment.layout.heads)
+        if trace == "patches" and handle is not None:
+            record_patches(vlm, request, handle, options)
         if live is not None and handle is not None and measure:
             live.follow(handle, recorder, risk)
         output = vlm.model.generate(**request.arguments, **options, return_dict_in_generate=True)
@@ -186,7 +194,7 @@ class _Finished:
             values = self._values(row, every, at, prompt)
             found = measurements(handle, values)
             if self.traced is not None:
-                generated = Generated(values.at_steps(steps), self.request, found.at_steps(steps))
+                generated = Generated(values.at_steps(steps), self.request, found.at_steps(steps), row, steps)
                 trace = build_trace(self.vlm, handle, self.traced, generated)
             if self.detector is not None:
                 judged = self._judged(found, values, steps, text)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heal.engine.locks import lock_of
 from heal.errors import ClosedError, ConfigError
-from heal.generate import Answer, generate
+from heal.generate import Answer, Traced, generate
 from heal.live import Live, SoFar
 from heal.methods.base import Method
 from heal.request import Request
@@ -29,7 +29,7 @@ CLOSING = 30.0
 class _Job:
     """A generation in its own thread. It holds no reference to its stream, so the stream can be garbage-collected."""
 
-    def __init__(self, vlm: VLM, request: Request, method: Method | None, trace: bool, **options: Any) -> None:
+    def __init__(self, vlm: VLM, request: Request, method: Method | None, trace: Traced, **options: Any) -> None:
         from transformers import StoppingCriteriaList, TextIteratorStreamer
 
         self.streamer = TextIteratorStreamer(vlm.tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -105,7 +105,7 @@ class Stream:
         vlm: VLM,
         request: Request,
         method: Method | None,
-        trace: bool,
+        trace: Traced,
         timeout: float | None = None,
         **options: Any,
     ) -> None:

@@ -22,7 +22,7 @@ from heal.atomic_write import atomic_write
 from heal.errors import TraceError, shortened
 from heal.extras import optional
 from heal.json_values import json_values
-from heal.trace_parts import TracedImage, VisualSpan, check_spans, check_texts
+from heal.trace_parts import Patches, TracedImage, VisualSpan, check_spans, check_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,8 @@ _RECORD_2 = (*_RECORD_1, "prompt", "messages", "prompt_tokens", "visual_position
 _RECORD = (*_RECORD_2, "alternative_tokens")
 _IMAGE = ("sha256", "width", "height")
 _THUMBNAIL = "thumbnail_{}"
+_PATCHES = {"patch_levels": "levels", "patch_unit": "unit"}
+"""Arrays that a file has if patches were recorded, with their names in `Patches`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,6 +114,8 @@ class Trace:
     """The spans of visual tokens in the prompt, in order."""
     prompt_tokens: int | None = None
     """Length of the prompt without padding. None in files of format 1."""
+    patches: Patches | None = None
+    """Where each head looks in the image, if that was recorded (`trace="patches"`)."""
 
     # Invalid fields raise the errors below instead of those of a runtime type checker.
     __no_type_check__ = True
@@ -137,6 +141,10 @@ class Trace:
         if not all(isinstance(version, str) for version in self.versions.values()):
             raise TraceError(f"versions must be strings by package name, got {self.versions}")
         object.__setattr__(self, "alternative_tokens", check_texts(self.alternative_tokens, shape[0]))
+        if self.patches is not None and (
+            not isinstance(self.patches, Patches) or self.patches.levels.shape[:3] != tuple(shape)
+        ):
+            raise TraceError(f"patches must be Patches for {list(shape)} steps, layers and heads, or None")
         self._check_prompt()
 
     def _check_prompt(self) -> None:
@@ -200,6 +208,9 @@ class Trace:
             arrays[_THUMBNAIL.format(index)] = np.frombuffer(image.thumbnail, np.uint8)
         record: dict[str, Any] = {name: getattr(self, name) for name in _RECORD}
         record["images"] = [{name: getattr(image, name) for name in _IMAGE} for image in self.images]
+        if self.patches is not None:
+            arrays |= {name: getattr(self.patches, own) for name, own in _PATCHES.items()}
+            record["patches"] = {"grid": self.patches.grid, "box": self.patches.box}
         data = to_bytes(arrays, metadata={"heal_trace": str(FORMAT), "record": json.dumps(record)})
         atomic_write(path, data)
 
@@ -214,6 +225,7 @@ class Trace:
                 version = _format_of(path, metadata)
                 expected = [name for name in _DTYPES if version >= _LATER.get(name, 1)]
                 arrays = {name: file.get_tensor(name) for name in expected}
+                stored = {own: file.get_tensor(n) for n, own in _PATCHES.items() if n in file.keys()}  # noqa: SIM118
                 small = {n: file.get_tensor(n) for n in file.keys() if n.startswith(_THUMBNAIL[:-2])}  # noqa: SIM118
         except TraceError:
             raise
@@ -226,7 +238,8 @@ class Trace:
                 return cls(**arrays, **{name: record[name] for name in _RECORD_1})
             images = tuple(_image(index, told, small) for index, told in enumerate(record["images"]))
             names = _RECORD if version >= 4 else _RECORD_2
-            return cls(**arrays, **{name: record[name] for name in names}, images=images)
+            patches = Patches(**stored, **record["patches"]) if stored else None
+            return cls(**arrays, **{name: record[name] for name in names}, images=images, patches=patches)
         except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"{path} is a damaged trace: {error}") from error
 
@@ -263,7 +276,7 @@ class Trace:
             np.array_equal(getattr(self, name), getattr(other, name), equal_nan=dtype == "float32")
             for name, dtype in _DTYPES.items()
         ) and all(_canonical(getattr(self, name)) == _canonical(getattr(other, name)) for name in _RECORD)
-        return same and self.images == other.images
+        return same and self.images == other.images and self.patches == other.patches
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The parts of a trace that describe the prompt: image hashes, thumbnails, and the spans of visual tokens."""
+"""Parts of a trace: image hashes, thumbnails, spans of visual tokens, texts of alternatives, and patches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from heal.analysis.alternatives import ALTERNATIVES
 from heal.errors import TraceError
 
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+"""The box of patches that cover the whole image."""
 THUMBNAIL_SIDE = 256
 """Maximum side of a thumbnail in pixels."""
 THUMBNAIL_BYTES = 32 * 1024
@@ -55,6 +59,53 @@ class TracedImage:
     def of(cls, image: Image.Image) -> TracedImage:
         rgb = image.convert("RGB")
         return cls(hashlib.sha256(rgb.tobytes()).hexdigest(), rgb.width, rgb.height, _thumbnail(rgb))
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """Where each head looks in the image: its attention weights on the visual tokens, in 8 bits."""
+
+    levels: UInt8[np.ndarray, "step layer head patch"]
+    unit: Float32[np.ndarray, "step layer head"]
+    """The weight of one level. The error of a weight is at most half a unit."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of the patches in the image. None if they are not a grid over one picture."""
+    box: tuple[float, ...] = WHOLE
+    """The part of the image that the grid covers: left, top, right, bottom, as shares of its width and height."""
+
+    __no_type_check__ = True
+
+    def __post_init__(self) -> None:
+        levels, unit = self.levels, self.unit
+        if not isinstance(levels, np.ndarray) or levels.dtype != np.uint8 or levels.ndim != 4:
+            raise TraceError("the levels of patches must be a numpy array of uint8 [step, layer, head, patch]")
+        if not isinstance(unit, np.ndarray) or unit.dtype != np.float32 or unit.shape != levels.shape[:3]:
+            raise TraceError(f"the unit of patches must be a numpy array of float32 {list(levels.shape[:3])}")
+        grid = self.grid
+        if grid is not None:
+            if not isinstance(grid, (list, tuple)) or len(grid) != 2 or not all(map(_is_whole, grid)):
+                raise TraceError(f"the grid of patches must be rows and columns, got {grid!r}")
+            if grid[0] * grid[1] != levels.shape[3]:
+                raise TraceError(f"a grid of {grid[0]} × {grid[1]} does not have {levels.shape[3]} patches")
+            object.__setattr__(self, "grid", tuple(grid))
+        box = self.box
+        if not isinstance(box, (list, tuple)) or len(box) != 4 or not all(isinstance(x, (int, float)) for x in box):
+            raise TraceError(f"the box of patches must be left, top, right and bottom, got {box!r}")
+        if not (0 <= box[0] < box[2] <= 1 and 0 <= box[1] < box[3] <= 1):
+            raise TraceError(f"the box of patches must lie in the image, from 0 to 1, got {box!r}")
+        object.__setattr__(self, "box", tuple(map(float, box)))
+
+    @property
+    def weights(self) -> Float32[np.ndarray, "step layer head patch"]:
+        return self.levels * self.unit[..., None]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Patches):
+            return NotImplemented
+        same = np.array_equal(self.levels, other.levels) and np.array_equal(self.unit, other.unit)
+        return bool(same and (self.grid, self.box) == (other.grid, other.box))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class VisualSpan(NamedTuple):

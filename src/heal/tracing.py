@@ -14,6 +14,7 @@ import numpy as np
 from heal.analysis.alternatives import NONE
 from heal.measured import Measured, TokenValues, measured
 from heal.methods.base import Handle, Method
+from heal.patches import patches_of
 from heal.request import Request
 from heal.trace import Trace
 from heal.trace_parts import TracedImage, VisualSpan
@@ -70,6 +71,10 @@ class Generated:
     tokens: TokenValues
     request: Request
     measured: Measured
+    row: int = 0
+    """Its row in the batch."""
+    steps: Sequence[int] = ()
+    """The steps of the generation at which its tokens were chosen."""
 
     @property
     def ids(self) -> list[int]:
@@ -96,6 +101,7 @@ def build_trace(vlm: VLM, handle: Handle, method: Method, generated: Generated) 
         config={"method": method.name, "model": vlm.name, **method.options(), **handle.runtime.facts()},
         seed=int(getattr(method, "seed", 0)),
         versions=versions(),
+        patches=patches_of(handle, generated.request, generated.row, generated.steps),
         **_prompt(generated.request, generated.tokens.sample, layout.visual_ids),
     )
 

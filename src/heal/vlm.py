@@ -18,7 +18,7 @@ from heal.engine.decoding import check_seed
 from heal.engine.locks import lock_of
 from heal.engine.source import Source
 from heal.errors import CheckpointError, ConfigError, ImageError, InputWarning, PromptError, first_line
-from heal.generate import MAX_NEW_TOKENS, Answer, generate
+from heal.generate import MAX_NEW_TOKENS, Answer, Traced, generate
 from heal.hub import located
 from heal.images import ImageInput, open_image
 from heal.methods.base import Method
@@ -124,7 +124,7 @@ class VLM:
         prompts: str | Messages | Sequence[str] | Sequence[Messages],
         *,
         method: Method | str | None = None,
-        trace: bool = False,
+        trace: Traced = False,
         risk: Risk = False,
         stream: bool = False,
         seed: int | None = None,
@@ -173,7 +173,7 @@ class VLM:
         prompt: str | Messages,
         *,
         method: Method | str | None = None,
-        trace: bool = False,
+        trace: Traced = False,
         risk: Risk = False,
         live: bool = False,
         timeout: float | None = None,

@@ -1,11 +1,12 @@
 """The pictures of docs/images: the embedded model describes a scene of the validation split, plain and with HEAL.
 
-python -m tests.browser.screenshots
+python -m tests.browser.screenshots [answer|run]
 """
 
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,25 +29,32 @@ SCENE, SCENES = 4, 60
 MOST_BYTES = 200_000
 
 
-def main() -> None:
+def main(only: str = "") -> None:
+    """`only`: answer or run."""
     vlm = VLM.embedded()
     with TemporaryDirectory() as name, started() as browser:
-        folder = Path(name)
-        answers = folder / "answers.html"
-        answers.write_text(page(answer_page(vlm)))
-        shoot(browser, answers, "answer.png", 1280, 1000)
-        browser.media(scheme="dark")
-        shoot(browser, answers, "answer-narrow.png", 390, 844)
-        browser.media()
-        results = folder / "results.html"
-        results.write_text(page(run_page(vlm, folder / "run")))
-        shoot(browser, results, "run.png", 1280, 1000, "document.querySelector('[name=hallucinated]').click()")
+        if only in ("", "answer"):
+            shoot_answers(vlm, browser, Path(name) / "answers.html")
+        if only in ("", "run"):
+            results = Path(name) / "results.html"
+            results.write_text(page(run_page(vlm, Path(name) / "run")))
+            shoot(browser, results, "run.png", 1280, 1000, "document.querySelector('[name=hallucinated]').click()")
+
+
+def shoot_answers(vlm: VLM, browser: Browser, path: Path) -> None:
+    path.write_text(page(answer_page(vlm)))
+    shoot(browser, path, "answer.png", 1280, 1000)
+    browser.media(scheme="dark")
+    shoot(browser, path, "answer-narrow.png", 390, 844)
+    browser.media()
 
 
 def answer_page(vlm: VLM) -> dict[str, object]:
     view = World(0, "validation", "counter").scene(SCENE)
     found = {
-        name: vlm.generate(view.image, PROMPT, method=method, trace=True, max_new_tokens=128, do_sample=False)
+        name: vlm.generate(
+            view.image, PROMPT, method=method, trace=True, risk=True, max_new_tokens=128, do_sample=False
+        )
         for name, method in (("plain", None), ("heal", EMBEDDED_HEAL))
     }
     return answer_data(found, objects=view.objects)
@@ -78,4 +86,4 @@ def store(browser: Browser, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

@@ -12,7 +12,7 @@ from heal.detect.risk import ObjectRisk, Reason
 from heal.generate import Answer
 from heal.view import answer_data, component, page
 from tests.browser.browser import Browser
-from tests.view.traces import HOSTILE, plain, trace
+from tests.view.traces import HOSTILE, patches, plain, trace
 
 RIGHT, LEFT, DOWN, HOME, END = "\ue014", "\ue012", "\ue015", "\ue011", "\ue010"
 STEPS = 12
@@ -270,6 +270,36 @@ def test_the_pointer_looks_at_a_head_and_a_click_chooses_it(opened: Browser) -> 
     assert canvas.get_attribute("data-head") == chosen
     to.click().perform()
     assert canvas.get_attribute("data-head") == "0"
+
+
+def test_a_clicked_head_shows_where_it_looks(browser: Browser, tmp_path: Path) -> None:
+    own = patches()
+    path = tmp_path / "page.html"
+    path.write_text(page(answer_data({"plain": plain(), "heal": trace(patches=own)})))
+    browser.open(path)
+    overlay = browser.one("canvas.patches")
+    assert not overlay.is_displayed()
+    token(browser, 1, 7).click()  # type: ignore[attr-defined]
+    browser.run("arguments[0].focus()", browser.all("canvas.map")[1])
+    browser.press(*[LEFT] * 12)
+    browser.press(DOWN, RIGHT)  # layer 1, head 1
+    assert browser.problems() == []
+    assert overlay.is_displayed()
+    levels, unit = own.levels[7, 1, 1].astype(int), float(own.unit[7, 1, 1])
+    parts = [f"{100 * unit * number:.1f} %" for number in (levels.sum(), 255)]
+    said = f"{parts[0]} of its attention is on the picture, at most {parts[1]} on one patch"
+    assert browser.text(".patch-line") == f"heal, layer 1, head 1 at “two”: {said}"
+    drawn = "const c = arguments[0]; return [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+    dark = np.array(browser.run(drawn, overlay)).reshape(2, 3, 4)[..., 3]
+    np.testing.assert_allclose(dark, 255 * 0.78 * (1 - levels.reshape(2, 3) / 255), atol=1)
+    outer, inner = browser.one(".picture").rect, overlay.rect
+    assert inner["width"] == pytest.approx(outer["width"] / 2, abs=2)
+    browser.hover(token(browser, 0, 3))  # the plain answer has no patches
+    assert (overlay.is_displayed(), browser.text(".patch-line")) == (False, "not recorded for this answer")
+    browser.hover(token(browser, 1, 3))
+    assert "at “a”" in browser.text(".patch-line")
+    browser.one(".show-patches").click()
+    assert not overlay.is_displayed()
 
 
 def test_every_colouring_draws_another_map(opened: Browser) -> None:

@@ -42,7 +42,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data is not None
     summary, example = json.loads(data[1])
     assert [row[0] for row in summary["rows"]] == [one["name"] for one in example["answers"]] == list(METHODS)
-    assert all(one["risk"] and one["heads"] for one in example["answers"])
+    assert all(one["risk"] and one["heads"] and one["patches"] for one in example["answers"])
     assert example["objects"] == sorted(objects)
     named = [{mention["category"] for mention in one["mentions"]} for one in example["answers"]]
     plain, *others = ((own - objects, own & objects) for own in named)

@@ -16,7 +16,8 @@ from heal.trace import Trace
 from heal.view import answer_data, page
 from heal.view.answer import SCORES
 from heal.view.format import unpacked_scores
-from tests.view.traces import plain, trace
+from heal.view.patches import patch_data
+from tests.view.traces import patches, plain, trace
 
 OBJECTS = ["dog", "car"]
 
@@ -126,6 +127,30 @@ def test_impossible_alternatives_are_left_out() -> None:
     assert [len(step) for step in found["alternatives"]] == [5, 5, 3, *[5] * 9]
     older: dict[str, Any] = {"alternatives": None, "alternative_logprobs": None, "alternative_tokens": ()}
     assert answer_data(trace(**older))["answers"][0]["alternatives"] is None
+
+
+def test_patches_are_those_of_the_trace() -> None:
+    own = patches()
+    (found,) = answer_data(trace(patches=own))["answers"]
+    read = found["patches"]
+    assert (read["grid"], read["box"], read["steps"]) == ([2, 3], [0.25, 0, 0.75, 1], list(range(12)))
+    assert base64.b64decode(read["levels"]) == own.levels.tobytes()
+    assert base64.b64decode(read["unit"]) == own.unit.tobytes()
+    assert answer_data(trace())["answers"][0]["patches"] is None
+    assert answer_data(trace(patches=replace(own, grid=None)))["answers"][0]["patches"] is None
+    assert answer_data(trace(patches=own), small=True)["answers"][0]["patches"] is None
+
+
+@pytest.mark.parametrize(("count", "steps"), [(12, list(range(12))), (11, [0, 5, 10]), (2, [0, 10]), (1, [0])])
+def test_patches_are_thinned_to_a_budget(count: int, steps: list[int]) -> None:
+    found = patch_data(trace(patches=patches()), count * 3 * 4 * 6)
+    assert found is not None
+    assert found["steps"] == steps
+    assert len(base64.b64decode(found["levels"])) == len(steps) * 3 * 4 * 6
+
+
+def test_patches_that_are_too_large_are_left_out() -> None:
+    assert patch_data(trace(patches=patches()), 3 * 4 * 6 - 1) is None
 
 
 def test_a_method_that_measures_nothing_has_no_heads() -> None:

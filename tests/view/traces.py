@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from heal.trace import Trace
-from heal.trace_parts import TracedImage, VisualSpan
+from heal.trace_parts import Patches, TracedImage, VisualSpan
 
 WORDS = (" The", " image", " shows", " a", " blue", " kite", " and", " two", " d", "ogs", ".", "</s>")
 HOSTILE = '</script><script>alert("x")</script><!--<script> & \u2028 ]]> <img src=x onerror=alert(1)> \ud83d'
@@ -45,6 +45,15 @@ def trace(steps: int = 12, layers: int = 3, heads: int = 4, seed: int = 0, **cha
         "prompt_tokens": 12,
     }
     return Trace(**(fields | changes))
+
+
+def patches(steps: int = 12, layers: int = 3, heads: int = 4, seed: int = 0) -> Patches:
+    """Where the heads look on a grid of 2 × 3 patches."""
+    rng = np.random.default_rng(seed)
+    levels = rng.integers(0, 256, (steps, layers, heads, 6)).astype(np.uint8)
+    return Patches(
+        levels, rng.uniform(1e-4, 1e-3, (steps, layers, heads)).astype(np.float32), (2, 3), (0.25, 0, 0.75, 1)
+    )
 
 
 def plain(**changes: Any) -> Trace:

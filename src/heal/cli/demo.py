@@ -69,7 +69,7 @@ def demo(method: Method | None, folder: Path, scenes: int = SCENES) -> None:
     compared = {"HEAL": EMBEDDED_HEAL, "guard": Guard()} if method is None else {method.name: method}
     methods: Methods = {"plain": None, **compared}
     vlm = load(EMBEDDED, "auto", None)
-    answers = example(vlm, methods)
+    answers = example(vlm, methods, patches=method is None)
     found = figures(count(vlm, methods, scenes))
     title = f"{2 * scenes} drawn scenes described by the small model of this package"
     kinds = f"{scenes} with usual and {scenes} with unlikely combinations of objects; nothing was fitted on them"
@@ -91,12 +91,13 @@ def example_scene() -> View:
     return World(0, "validation", "counter").scene(EXAMPLE)
 
 
-def example(vlm: VLM, methods: Methods) -> dict[str, Answer]:
-    """The answers to the example, with traces and risks."""
+def example(vlm: VLM, methods: Methods, patches: bool) -> dict[str, Answer]:
+    """The answers to the example, with traces and risks. `patches`: also where heads look."""
     from heal.studies.objects import PROMPT
 
     image = example_scene().image
-    options: dict[str, Any] = {"trace": True, "risk": True, "max_new_tokens": TOKENS, "do_sample": False}
+    options: dict[str, Any] = {"trace": "patches" if patches else True, "risk": True}
+    options |= {"max_new_tokens": TOKENS, "do_sample": False}
     return {name: vlm.generate(image, PROMPT, method=method, **options) for name, method in methods.items()}
 
 

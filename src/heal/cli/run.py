@@ -35,6 +35,10 @@ def run(
     ] = None,
     as_json: AsJson = False,
     trace: common.TracePath = None,
+    patches: Annotated[
+        bool,
+        typer.Option("--patches", help="Also save where each head looks in the image (with --trace; one image)."),
+    ] = False,
     max_new_tokens: common.MaxNewTokens = 64,
     out: Annotated[Path, typer.Option(help="Folder for the page of the demo.")] = Path("demo"),
     num_beams: Annotated[
@@ -53,6 +57,8 @@ def run(
     if prompt is None:
         raise ConfigError("a prompt is missing: heal run IMAGE PROMPT")
     common.check_prompt(prompt)
+    if patches and trace is None:
+        raise ConfigError("--patches is a part of the trace: give --trace FILE too")
     if trace is not None:
         common.check_writable(trace, "the trace", folder=False)
     chosen = common.method_from(method, alpha)
@@ -65,7 +71,7 @@ def run(
     from heal.tracing import pieces as token_pieces
 
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
-    options |= {"trace": trace is not None, "risk": judge}
+    options |= {"trace": "patches" if patches else trace is not None, "risk": judge}
     answer = vlm.generate(image, prompt, method=chosen, **options)
     plain = vlm.generate(image, prompt, **options) if compare else None
     traces = {} if trace is None else save_traces(trace, answer, plain)

@@ -14,6 +14,7 @@ from heal.engine.attention_call import AttentionCall
 from heal.engine.comparison import Changes
 from heal.engine.generation import Generation
 from heal.engine.layout import Layout
+from heal.engine.patches import PatchRecorder
 from heal.engine.runtime import Runtime
 from heal.errors import UnsupportedError
 
@@ -26,6 +27,8 @@ class LayerHooks:
         self.runtime = runtime
         self._attends = runtime.overrides("attention")
         self._changes_heads = runtime.overrides("head_outputs")
+        self.patches: PatchRecorder | None = None
+        """Records where each head looks in the image, if that was asked for."""
         self._pass: Generation[Any] | None = None
         self._thread: int | None = None  # the thread of the current pass
         self._attended = 0  # layers of this pass whose attention was called
@@ -57,7 +60,7 @@ class LayerHooks:
         if generation is None:
             return attention.plain_attention(module, query, key, value, mask, **options)
         self._attended += 1
-        if self._attends:
+        if self._attends or self.patches is not None:
             out = self._attention(generation, layer, module, query, key, value, mask, **options)
         else:
             out, _ = attention.plain_attention(module, query, key, value, mask, **options)
@@ -101,6 +104,10 @@ class LayerHooks:
             options.get("softcap"),
             plain,
         )
+        if self.patches is not None:
+            self.patches.see(call)
+        if not self._attends:
+            return plain()
         out = self.runtime.attention(generation, call, plain)
         if not generation.branch and (call.newest_replaced or not unchanged or out is not unchanged[0]):
             self._compare(call, out[:, -1])

@@ -16,6 +16,7 @@ from heal.trace import Trace
 from heal.trace_parts import TracedImage
 from heal.view.format import COARSE, FINE, head, number, numbers, packed_scores, packed_types
 from heal.view.marks import Find, finder, marks
+from heal.view.patches import MOST_BYTES, patch_data
 
 if TYPE_CHECKING:
     from heal.generate import Answer
@@ -116,7 +117,9 @@ def answer_data(
         "images": [] if first is None else [picture(image) for image in first.images],
         "objects": None if objects is None else sorted(objects),
         "answers": [
-            _answer(name, one, objects, find or finder(one.model)) | _heads(one.trace, bits, scores)
+            _answer(name, one, objects, find or finder(one.model))
+            | _heads(one.trace, bits, scores)
+            | {"patches": None if small else patch_data(one.trace, MOST_BYTES // len(shown))}
             for name, one in shown.items()
         ],
     }

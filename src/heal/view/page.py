@@ -19,8 +19,8 @@ from heal.view.format import FORMAT, VERSION
 Theme = Literal["auto", "light", "dark"]
 THEMES = ("auto", "light", "dark")
 SCRIPTS = (
-    "data.js", "figures.js", "maps.js", "text.js", "heads.js", "answer.js", "table.js", "run.js", "summary.js",
-    "view.js",
+    "data.js", "figures.js", "maps.js", "text.js", "patches.js", "heads.js", "answer.js", "table.js", "run.js",
+    "summary.js", "view.js",
 )  # fmt: skip
 """In this order they are one program."""
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}

@@ -23,7 +23,9 @@ class AnswerView {
     this.texts = this.answers.map((answer, i) => new TokenText(answer,
       (step) => this.look(i, step), (step) => this.choose(i, step)));
     this.card = new TokenCard(this.answers);
-    this.panel = this.answers.some((answer) => answer.heads) ? new HeadPanel(this.answers, (i, step) => this.choose(i, step)) : null;
+    this.panel = this.answers.some((answer) => answer.heads) ? new HeadPanel(this.answers, (i, step) => this.choose(i, step), (answer) => this.lookWith(answer)) : null;
+    /** @type {PatchOverlay | null} */
+    this.overlay = null;
     this.course = this.measured() ? this.courseBox() : null;
     this.element = this.build();
     this.start();
@@ -38,8 +40,9 @@ class AnswerView {
     const { data } = this;
     const figures = data.images.map((image, i) =>
       h("figure", { class: "picture" }, h("img", { src: image.source, alt: `picture ${i + 1} of the prompt`, width: image.width, height: image.height })));
+    if (figures.length && this.answers.some((answer) => answer.patches)) this.overlay = new PatchOverlay(this.answers, figures[0]);
     const objects = data.objects === null ? [] : [h("p", { class: "objects" }, h("b", {}, "In the picture: "), data.objects.join(", ") || "nothing known")];
-    const scene = figures.length || objects.length ? h("div", { class: "scene" }, ...figures, ...objects) : null;
+    const scene = figures.length || objects.length ? h("div", { class: "scene" }, ...figures, h("div", { class: "scene-text" }, ...objects, this.overlay?.element ?? null)) : null;
     const rail = h("aside", { class: "rail" }, scene, this.measured() ? this.card.element : null);
     const body = h("div", { class: "body" }, this.tools(), h("div", { class: "answers" }, ...this.answers.map((_, i) => this.textBox(i))),
       this.course, this.panel?.element ?? null);
@@ -200,6 +203,14 @@ class AnswerView {
       this.slider.setAttribute("aria-valuetext", own.described(step));
     }
     this.panel?.update();
+    if (this.panel) this.overlay?.update(own, this.panel.head);
+  }
+
+  /** A head of an answer was clicked: show where it looks. @param {Answer} answer */
+  lookWith(answer) {
+    if (!this.panel || !this.overlay) return;
+    this.overlay.update(answer, this.panel.head);
+    this.overlay.show();
   }
 
   /** @param {string} name */

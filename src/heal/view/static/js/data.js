@@ -14,7 +14,7 @@
  *   tokens: string[] | null, logprobs: Series, risk: Series, entropy: Series, margin: Series, share: Series,
  *   mentions: Mention[], fired: {steps: number, changes: number, reason: string | null} | null,
  *   equilibrium: number | null, refreshed: number[], heads: HeadData | null,
- *   words?: RiskyWord[] | null, alternatives?: [string, number][][] | null, verdict?: {text: string, good: boolean} | null}} AnswerRecord
+ *   words?: RiskyWord[] | null, alternatives?: [string, number][][] | null, patches?: PatchData | null, verdict?: {text: string, good: boolean} | null}} AnswerRecord
  * @typedef {{source: string, width: number, height: number}} Picture
  * @typedef {{kind: "answer", title: string, prompt: string, notes: string[], images: Picture[],
  *   objects: string[] | null, answers: AnswerRecord[]}} AnswerData

@@ -10,8 +10,12 @@ const HEAD_PLOTS = [
 
 /** Maps of all answers, their legend, and the figures of the chosen head. */
 class HeadPanel {
-  /** @param {Answer[]} answers @param {(answer: number, step: number) => void} choose */
-  constructor(answers, choose) {
+  /**
+   * @param {Answer[]} answers @param {(answer: number, step: number) => void} choose
+   * @param {(answer: Answer) => void} clicked called after a head of this answer was chosen
+   */
+  constructor(answers, choose, clicked) {
+    this.clicked = clicked;
     this.answers = answers.filter((answer) => answer.heads);
     this.choose = choose;
     this.all = this.answers.map((answer) => /** @type {Heads} */ (answer.heads));
@@ -54,7 +58,7 @@ class HeadPanel {
     const line = h("div", { class: "readout" });
     const column = { answer, heads, line, plots: /** @type {StepPlot[]} */ ([]), box: h("div", { class: "plots" }) };
     const say = (/** @type {number | null} */ head) => line.replaceChildren(...readout(answer, head ?? this.head));
-    const map = new HeadMap(heads, answer.name, (head) => this.chooseHead(head), say);
+    const map = new HeadMap(heads, answer.name, (head) => this.chooseHead(head, answer), say);
     const element = h(
       "div", { class: "column" },
       h("h4", {}, h("i", { class: `key answer-${answer.index % 4}` }), answer.name),
@@ -63,11 +67,12 @@ class HeadPanel {
     return { ...column, map, element, say };
   }
 
-  /** @param {number} head */
-  chooseHead(head) {
+  /** @param {number} head @param {Answer} answer */
+  chooseHead(head, answer) {
     this.head = head;
     this.drawPlots();
     this.update();
+    this.clicked(answer);
   }
 
   /** After a change of width or theme. */

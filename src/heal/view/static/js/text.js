@@ -19,6 +19,8 @@ class Answer {
     this.steps = this.tokens.length;
     this.words = wordsOf(this.tokens);
     this.heads = record.heads && this.steps ? new Heads(record.heads, this.steps) : null;
+    this.headsAcross = this.heads?.heads ?? 1;
+    this.patches = record.patches && this.heads ? new Patches(record.patches, this.heads.size, this.steps) : null;
     this.refreshed = new Set(record.refreshed);
     /** @type {(Mention | null)[]} */
     this.mentions = this.tokens.map(() => null);
