@@ -13,7 +13,7 @@ import pytest
 
 import heal
 from heal.errors import MissingPackageError
-from heal.extras import EXTRAS, optional, require
+from heal.extras import EXTRAS, SEPARATE, optional, require
 
 ROOT = Path(heal.__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -145,7 +145,7 @@ def test_every_extra_has_its_packages() -> None:
     assert declared == EXTRAS
     everything = re.fullmatch(r"heal-mllm\[(.*)\]", *PROJECT["optional-dependencies"]["all"])
     assert everything is not None
-    assert set(everything[1].split(",")) == set(EXTRAS.values()) - {"app", "gpu", "lmms"}
+    assert set(everything[1].split(",")) == set(EXTRAS.values()) - SEPARATE
     assert "heal-mllm[all]" in PROJECT["optional-dependencies"]["dev"]
 
 

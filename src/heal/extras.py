@@ -28,6 +28,8 @@ EXTRAS = {
     "xxhash": "eval",
 }
 """The extra of pyproject.toml that installs each optional package."""
+SEPARATE = {"app", "gpu", "lmms"}
+"""Extras that `all` does not contain."""
 
 
 def require(*packages: str) -> None:
@@ -54,7 +56,7 @@ def optional() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
+        every = "" if EXTRAS[package] in SEPARATE else ' (".[all]" has everything that the command line needs)'
         raise MissingPackageError(
-            f'{package} is not installed: run `pip install ".[{EXTRAS[package]}]"` in the folder of heal '
-            '(".[all]" has everything that the command line needs)'
+            f'{package} is not installed: run `pip install ".[{EXTRAS[package]}]"` in the folder of heal{every}'
         ) from error

@@ -54,6 +54,17 @@ def test_a_study_prints_and_writes_its_table(tmp_path):
     assert "| quantity |" in shown
 
 
+@pytest.mark.parametrize(("form", "printed"), [("table", False), ("md", False), ("csv", False), ("json", True)])
+def test_a_study_that_could_measure_nothing_prints_no_table(tmp_path, form, printed):
+    short = ["within-interval", "--model", "random", "--samples", "1", "--max-new-tokens", "2"]
+    result = invoke(*short, "--out", tmp_path / "out", "--format", form)
+    assert result.exit_code == 0, result.output
+    assert bool(result.stdout.strip()) == (form != "csv")
+    assert ("too few tokens, because no answer has three" in result.stdout) == (form != "csv")
+    if printed:
+        assert json.loads(result.stdout)["within-interval"]["rows"] == []
+
+
 def test_official_data(tmp_path, data):
     result = invoke("heads-by-token", "--model", "random", "--max-new-tokens", 5, "--data", data, "--out", tmp_path)
     assert result.exit_code == 0, result.output

@@ -104,6 +104,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "baselines": (lambda r: r.update(baselines=[1]), "items"),
     "a falling link": (lambda r: r["models"]["everything"]["link"].update(slope=-1.0), "must not be negative"),
     "no layers": (lambda r: r.update(layers=0), "positive integers"),
+    "too many heads": (lambda r: r.update(heads=10**30), "no model has"),
 }
 
 

@@ -28,7 +28,7 @@ from tests.fuzz.oracle import Draw, Nonsense, check
 from tests.fuzz.pictures import _encoded
 from tests.fuzz.stored import finished_run, lasting, tiny
 
-HEAVY = ("report", "calibrate", "compare", "speed")
+HEAVY = ("report", "calibrate", "compare", "speed", "study")
 """Long commands, which are stopped where a model would be loaded."""
 WRITTEN = ("trace", "out", "to")
 REFUSALS = (2, 3)
@@ -40,6 +40,8 @@ FORCED = {
     "count": ("1", "2"),
     "batch_size": ("1", "2", "16"),
     "num_beams": ("1", "2"),
+    "samples": ("1", "2"),
+    "resamples": ("10", "20"),
 }
 """Valid values of options for which large values take long."""
 
@@ -166,6 +168,10 @@ def _good(draw: Draw, words: tuple[str, ...], name: str, parameter: Any) -> str 
         "preset": "llava-1.5-7b",
         "seed": "0",
         "subject": "embedded",
+        "names": draw.choice(("heads-by-token", "interval", "all", "list", "transfer")),
+        "split": draw.choice(("validation", "test")),
+        "distribution": draw.choice(("natural", "counter", "both")),
+        "records": str(files()["run"]),
     }
     if name in plain:
         return plain[name]

@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # names that are not folders must not be looked up on the Hub
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from tests.fuzz import asking, benchmarks, checkpoints, commands, judges, pictures, stored, strings, views
+from tests.fuzz import asking, benchmarks, checkpoints, commands, detecting, judges, pictures, stored, strings, views
 from tests.fuzz.oracle import Kind
 
 KINDS: dict[str, Kind] = {
@@ -16,6 +16,9 @@ KINDS: dict[str, Kind] = {
         Kind("command", commands.command_lines, 26, 60, 30),
         Kind("evaluation", commands.evaluations, 1.5, 3, 30),
         Kind("comparison", commands.comparisons, 0.2, 1, 60),
+        Kind("study", detecting.studies, 0.3, 2, 60),
+        Kind("detect", detecting.detect_commands, 0.3, 3, 60),
+        Kind("detector", detecting.detectors, 3, 20),
         Kind("method", strings.methods, 9, 60),
         Kind("methods", strings.several_methods, 3, 20),
         Kind("task", strings.tasks, 5, 30),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -186,9 +187,13 @@ COMMAND = [sys.executable, "-m", "heal", "study", "heads-by-token", "--samples",
 COMMAND += ["--max-new-tokens", "24", "--out"]
 
 
-def start(out: Path) -> subprocess.Popen[bytes]:
+SWEEP = [sys.executable, "-m", "heal", "study", "alpha", "--samples", "3", "--batch-size", "1"]
+SWEEP += ["--max-new-tokens", "12", "--out"]
+
+
+def start(out: Path, command: Sequence[str] = COMMAND) -> subprocess.Popen[bytes]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*COMMAND, str(out)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen([*command, str(out)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.slow
@@ -215,3 +220,36 @@ def test_a_killed_study_continues_and_gives_the_same_table(tmp_path):
     assert [r.facts for r in read(one / "batch-000000.safetensors")] == [
         r.facts for r in read(other / "batch-000000.safetensors")
     ]
+
+
+def killed_when(ready: Callable[[], bool], out: Path) -> None:
+    """Start the sweep and kill it as soon as it is ready."""
+    process = start(out, SWEEP)
+    deadline = time.time() + 240
+    while not ready() and process.poll() is None and time.time() < deadline:
+        time.sleep(0.01)
+    assert process.poll() is None, "it ended before it was killed"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def answered(out: Path) -> int:
+    """The number of stored answers."""
+    return sum(file.read_bytes().count(b"\n") for file in out.glob(f"{PARTS}/evaluation-*/records*.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_study_of_answers_that_is_killed_twice_gives_the_same_tables(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed_when(lambda: answered(killed) >= 5, killed)
+    first = answered(killed)
+    killed_when(lambda: answered(killed) >= first + 8, killed)
+    assert answered(killed) < 3 * 11, "it was not killed in the middle"
+    for out in (killed, whole):
+        process = start(out, SWEEP)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors.decode()
+    names = ("table.csv", "table-differences.csv", "table.json", "table.md", "verdict.txt", "figure.svg")
+    for name in names:
+        assert (killed / "alpha" / name).read_bytes() == (whole / "alpha" / name).read_bytes()
+    assert answered(killed) == answered(whole) == 3 * 11

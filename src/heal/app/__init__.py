@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heal.extras import optional
+from heal.extras import optional, require_installed
 
+require_installed("gradio")  # not imported here: it reads its settings from the environment when it is
 with optional():
     from heal.app.server import serve
 

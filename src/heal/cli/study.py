@@ -175,7 +175,7 @@ def _print_reports(reports: dict[str, Report], out: Path, output: Format) -> Non
             {
                 name: {
                     "verdicts": [{"claim": v.claim, "outcome": v.outcome, "text": v.text} for v in report.verdicts],
-                    "rows": flat_rows(report.tables[0]),
+                    "rows": flat_rows(report.tables[0]) if report.tables else [],
                     "folder": str(out / name),
                 }
                 for name, report in reports.items()
@@ -183,12 +183,15 @@ def _print_reports(reports: dict[str, Report], out: Path, output: Format) -> Non
         )
     for name, report in reports.items():
         if output is Format.csv:
-            emit_csv([{"study": name, **row} for row in flat_rows(report.tables[0])])
+            first = [{"study": name, **row} for table in report.tables[:1] for row in flat_rows(table)]
+            if first:
+                emit_csv(first)
             continue
         for table in report.tables if len(reports) == 1 else ():
             headings, rows = cells(table)
-            leading = len(table.rows[0].labels) if table.rows else 1
-            show(Table(headings, rows, f"{name}: {table.title or table.name}", leading), output)
+            if rows:  # none if nothing could be measured
+                leading = len(table.rows[0].labels)
+                show(Table(headings, rows, f"{name}: {table.title or table.name}", leading), output)
         for verdict in report.verdicts:
             say(f"{name}: {verdict.text}")
         note(f"{name}: tables, figures and verdict are in {out / name}")

@@ -22,6 +22,8 @@ from heal.errors import ConfigError
 FILE = "detector.json"
 """File name in the checkpoint folder."""
 FORMAT = 1
+MOST_HEADS = 2**16
+"""Heads of all layers. A damaged file must not make names for more."""
 LARGEST = 1e6
 """No weight, mean or scale of a fitted detector is larger."""
 
@@ -189,6 +191,8 @@ def _detector(record: Any) -> Detector:
     if not isinstance(record, dict) or record.get("heal_detector") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
     layers, heads = _count(record["layers"]), _count(record["heads"])
+    if layers * heads > MOST_HEADS:
+        raise ValueError(f"no model has {layers} layers of {heads} heads")
     models = {str(name): _model(told, layers, heads) for name, told in record["models"].items()}
     if not models:
         raise ValueError("it has no models")

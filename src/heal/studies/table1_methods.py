@@ -38,7 +38,7 @@ NAMES = {
 }  # fmt: skip
 """Methods of the paper's table that this toolkit may not have."""
 ABSENT = "not in this toolkit"
-FEWER = 10
+FEWER = 20
 """In the miniature world, methods that answer prompts one by one get one image in so many: OPERA alone would take
 longer than all other methods together."""
 ONE_BY_ONE = ", one by one"
