@@ -42,7 +42,12 @@ def section(study: Study, place: Path) -> str:
     stored: dict[str, Any] = json.loads((place / "table.json").read_text())
     setup = stored["setup"]
     images = f"{setup['samples'] or 100} {' and '.join(setup['distributions'])} images of the {setup['split']} split"
-    lines = [f"### {study.name}", "", f"{study.paper}. {images}. [All numbers](results/studies/{study.name}.md)", ""]
+    lines = [
+        f"### {study.name}",
+        "",
+        f"{study.paper[0].upper()}{study.paper[1:]}. {images}. [All numbers](results/studies/{study.name}.md)",
+        "",
+    ]
     lines += ["| verdict | |", "|---|---|"]
     lines += [f"| {v['outcome']} | {markdown_cell(v['text'])} |" for v in stored["verdicts"]]
     figure = place / "figure.svg"

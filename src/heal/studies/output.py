@@ -20,6 +20,8 @@ from heal.studies.study import Cell, Report, Row, Study, Table, Value
 from heal.tracing import versions
 
 PAPER = "paper"
+OURS = "ours"
+"""What a study says that is not of the paper."""
 
 
 def write_report(folder: Path, study: Study, setup: Setup, model: Mapping[str, Any], report: Report) -> None:
@@ -48,12 +50,16 @@ def _write_figure(folder: Path, name: str, draw: Any) -> None:
     save(figure, folder / f"{name}.svg")
 
 
+def _paper(study: Study) -> str:
+    return "Not in the paper." if study.paper == OURS else f"Paper: {study.paper} of {CITATION}"
+
+
 # ── Markdown ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def markdown(study: Study, setup: Setup, model: Mapping[str, Any], report: Report) -> str:
     """The whole report: verdicts, tables, notes, and what was measured on what."""
-    lines = [f"# {study.name}: {study.summary}", "", f"Paper: {study.paper} of {CITATION}", ""]
+    lines = [f"# {study.name}: {study.summary}", "", _paper(study), ""]
     lines += [f"- **{verdict.outcome}**: {verdict.text}" for verdict in report.verdicts]
     for table in report.tables:
         lines += ["", f"## {table.title or table.name}", "", markdown_table(table).rstrip("\n")]
