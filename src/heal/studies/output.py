@@ -50,7 +50,7 @@ def _write_figure(folder: Path, name: str, draw: Any) -> None:
     save(figure, folder / f"{name}.svg")
 
 
-def _paper(study: Study) -> str:
+def _source(study: Study) -> str:
     return "Not in the paper." if study.paper == OURS else f"Paper: {study.paper} of {CITATION}"
 
 
@@ -59,7 +59,7 @@ def _paper(study: Study) -> str:
 
 def markdown(study: Study, setup: Setup, model: Mapping[str, Any], report: Report) -> str:
     """The whole report: verdicts, tables, notes, and what was measured on what."""
-    lines = [f"# {study.name}: {study.summary}", "", _paper(study), ""]
+    lines = [f"# {study.name}: {study.summary}", "", _source(study), ""]
     lines += [f"- **{verdict.outcome}**: {verdict.text}" for verdict in report.verdicts]
     for table in report.tables:
         lines += ["", f"## {table.title or table.name}", "", markdown_table(table).rstrip("\n")]
