@@ -29,7 +29,7 @@ from heal.studies.study import Found, Outcome
 from heal.world.categories import NAMES
 from tests.studies.made_answers import captions, unscored, value, wrong_yes
 
-SETUP = Setup(samples=6)
+SETUP = Setup(samples=20)
 LOW, HIGH = name(0.1, SYNERGY), name(0.9, SYNERGY)
 
 
@@ -109,8 +109,8 @@ def test_changes_from_plain(found):
     assert absent.rate(HIGH, "corrected").value == 100
     assert absent.difference(name(0.9, RANDOM), HIGH, "corrected").value == 100
     correct = sum(len(sample.truth["objects"]) for sample in SETUP.captions("natural"))
-    assert objects.numbers == {"correct": correct, "hallucinated": 30}
-    assert objects.rate(LOW, "became").value == 100 * 30 / correct
+    assert objects.numbers == {"correct": correct, "hallucinated": 5 * 20}
+    assert objects.rate(LOW, "became").value == 100 * 5 * 20 / correct
     assert objects.rate(HIGH, "corrected").value == 100
     assert objects.rate(HIGH, "lost").value == 0
     assert objects.difference(HIGH, LOW, "became").low > 50
@@ -149,3 +149,16 @@ def test_a_rate_of_too_few_answers_has_no_interval():
     assert own.rate("x", "became").has_interval
     assert not own.rate("x", "corrected").has_interval
     assert own.rate("x", "corrected").n == 19
+
+
+def test_no_verdict_on_few_images():
+    setup = Setup(samples=3)
+    methods = list(settings(setup))
+    answers = {
+        "pope natural": {m: wrong_yes(setup, 20) for m in methods},
+        "mme natural": {m: {s.id: "yes" for s in setup.task("mme", "natural").samples()} for m in methods},
+        "chair natural": {m: captions(setup, "A boat.", "A dog.", "A cow.") for m in methods},
+    }
+    made = report(Found(setup, {ANSWERS: unscored(setup.tasks("pope", "mme", "chair"), answers)}))
+    assert {verdict.outcome for verdict in made.verdicts} == {Outcome.TOO_FEW}
+    assert any("too few images (3" in verdict.text for verdict in made.verdicts)

@@ -18,7 +18,7 @@ from heal.studies.parts import Evaluation, Part
 from heal.studies.setup import Setup
 from heal.studies.statistics import FEWEST
 from heal.studies.study import Cell, Found, Report, Row, Study, Table, Value, Verdict
-from heal.studies.verdicts import judged
+from heal.studies.verdicts import enough, judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,6 +92,10 @@ class Changed:
         """Correct and hallucinated answers of the plain model."""
         sums = totals(next(iter(self.counts.values()), {}).values())
         return {key: int(sums.get(key, 0)) for key in ("correct", "hallucinated")}
+
+    @property
+    def images(self) -> int:
+        return len(next(iter(self.counts.values()), {}))
 
     def base(self, rate: str) -> int:
         """What a rate is relative to."""
@@ -208,18 +212,26 @@ def _against_random(where: str, own: Changed) -> list[Verdict]:
     ):
         claim = f"at α = {alpha} {what} than with random heads ({where})"
         difference = own.difference(name(alpha, RANDOM), name(alpha, SYNERGY), rate)
-        made.append(judged(claim, replace(difference, expected="↑"), missing))
+        made.append(_judged(claim, difference, missing, own))
     return made
+
+
+def _judged(claim: str, difference: Value, missing: str, own: Changed) -> Verdict:
+    """No verdict on few images either: many questions are about the same image."""
+    if own.images < FEWEST:
+        return judged(claim, enough(replace(difference, n=own.images)), "images")
+    return judged(claim, replace(difference, expected="↑"), missing)
 
 
 def _direction(where: str, own: Changed) -> list[Verdict]:
     """Low against high α on synergy heads."""
     low, high = name(LOWEST, SYNERGY), name(HIGHEST, SYNERGY)
-    became = replace(own.difference(high, low, "became"), expected="↑")
-    corrected = replace(own.difference(low, high, "corrected"), expected="↑")
+    became, corrected = own.difference(high, low, "became"), own.difference(low, high, "corrected")
+    more = f"more become hallucinated at α = {LOWEST} than at {HIGHEST} ({where})"
+    less = f"more are corrected at α = {HIGHEST} than at {LOWEST} ({where})"
     return [
-        judged(f"more become hallucinated at α = {LOWEST} than at {HIGHEST} ({where})", became, "correct answers"),
-        judged(f"more are corrected at α = {HIGHEST} than at {LOWEST} ({where})", corrected, "hallucinated answers"),
+        _judged(more, became, "correct answers", own),
+        _judged(less, corrected, "hallucinated answers", own),
     ]
 
 
