@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import signal
 from collections.abc import Iterator
 
 import jaxtyping
@@ -8,6 +9,10 @@ import pytest
 from tests.covering import mark_rest
 
 pytest_plugins = ["pytester"]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # a shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
