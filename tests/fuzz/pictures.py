@@ -48,7 +48,10 @@ DTYPES = (
 
 @cache
 def _encoded(form: str, mode: str, size: tuple[int, int]) -> bytes | None:
-    """An image that is dark on the left and bright on the right, or None if the format does not support it."""
+    """An image that is dark on the left and bright on the right, or None if the format does not support it.
+
+    Pillow writes some images that it cannot read, such as icons of 1 × 7 pixels.
+    """
     width, height = size
     ramp = np.tile(np.linspace(0, 1, width), (height, 1))
     if mode in ("I;16", "I"):
@@ -62,6 +65,8 @@ def _encoded(form: str, mode: str, size: tuple[int, int]) -> bytes | None:
     out = io.BytesIO()
     try:
         picture.save(out, form)
+        with Image.open(out) as written:
+            written.load()
     except (OSError, KeyError, ValueError):
         return None
     return out.getvalue()

@@ -34,7 +34,7 @@ function inkOn(on) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
 }
 
-/** The colours of a theme, read once for each drawing. */
+/** The colours of a theme, looked up for each drawing. */
 function palette() {
   return {
     types: new Map(TYPES.map((type) => [type.code, colour(`--type-${type.code}`)])),
