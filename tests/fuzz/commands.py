@@ -11,9 +11,10 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ from tests.fuzz.oracle import Draw, Nonsense, check
 from tests.fuzz.pictures import _encoded
 from tests.fuzz.stored import finished_run, lasting, tiny
 
-HEAVY = ("report", "calibrate", "compare", "speed", "study")
+HEAVY = ("report", "calibrate", "compare", "speed", "study", "app")
 """Long commands, which are stopped where a model would be loaded."""
 WRITTEN = ("trace", "out", "to")
 REFUSALS = (2, 3)
@@ -309,6 +310,7 @@ def _short(given: list[str], whole: bool) -> Iterator[None]:
         mock.patch.object(VLM, "embedded", made),
         mock.patch("heal.speed.measure", accept),
         mock.patch("heal.cli.demo.demo", accept),
+        mock.patch("heal.app.serve", accept) if find_spec("gradio") else nullcontext(),
         mock.patch.dict(os.environ, {"OPENAI_BASE_URL": ""}),
     ):
         yield
