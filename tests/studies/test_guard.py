@@ -192,6 +192,7 @@ def test_a_model_without_a_detector():
     assert "heal detect fit" in verdict.text
 
 
+@pytest.mark.slow
 def test_dropping_afterwards_is_what_the_guard_does():
     """The descriptions at a threshold are those of the guard itself, for every kind of risk that has no draws."""
     vlm, setup = VLM.embedded(), Setup(samples=2, distributions=("counter",))

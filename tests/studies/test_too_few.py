@@ -13,6 +13,8 @@ from heal.studies.verdicts import compared, enough
 from tests.studies.made import S, name, traced
 from tests.studies.made_answers import evaluated
 
+pytestmark = pytest.mark.slow
+
 IMAGES = 20
 SETUP = Setup(samples=IMAGES)
 

@@ -12,6 +12,8 @@ from heal.analysis.alternatives import ALTERNATIVES
 from heal.methods import HEAL, OPERA, Guard
 from tests.vlm.asking import NEW, PICTURES, PROMPTS, ask
 
+pytestmark = pytest.mark.slow
+
 
 def plain_logprobs(vlm: VLM, answer: Answer, prompt: int) -> Tensor:
     """The distributions of the tokens of an answer, [steps, vocabulary], from one pass over all of them."""

@@ -13,6 +13,8 @@ from heal.live import SoFar
 from heal.studies.objects import PROMPT
 from heal.world import World
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def embedded() -> VLM:

@@ -12,6 +12,8 @@ from heal.errors import ConfigError
 from heal.methods import HEAL, OPERA, VCD, Guard, Method
 from tests.vlm.asking import NEW, PATCHES, PICTURES, PROMPTS, ask
 
+pytestmark = pytest.mark.slow
+
 
 def eager_weights(vlm: VLM, answer: Answer, prompt: int = 0) -> np.ndarray:
     """The weights on the image from one pass of transformers over the whole answer, [step, layer, head, patch]."""
